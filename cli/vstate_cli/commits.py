@@ -18,7 +18,7 @@ from vstate.repo.repository import Repository
 from vstate.values.preview import preview
 from vstate_cli.output import Line, Output, columns, local, padded, safe
 
-CUT_OFF: Final = "the history behind it was cut off"
+CUT_OFF: Final = "commits behind it were removed"
 
 _ARROW: Final = "HEAD -> "
 _MOST_ITEMS: Final = 8  # of info, in a line

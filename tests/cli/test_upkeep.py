@@ -68,17 +68,23 @@ def test_keep_sets_rules_that_gc_carries_out(vstate):
     assert vstate("keep") == "no rules: gc keeps what branches lead to\n"
     vstate("keep", "what-if", "--idle", "30d")
     vstate("keep", "m*", "--last", "2")
+    vstate("keep", "d", "--last", "20", "--hourly", "24", "--daily", "7", "--weekly", "1")
     text = vstate("keep", "n*", "--last", "1000", "--since", "36h")
     assert text == (
+        "d: keeps the newest 20 commits, the newest of each of 24 hours, the newest of each of 7 days "
+        "and the newest of each of 1 week\n"
         "m*: keeps the newest 2 commits\n"
         "n*: keeps the commits of the last 36h and the newest 1,000 commits\n"
         "what-if: goes after 30d without a commit\n"
     )
+    none = dict.fromkeys(("idle", "since", "last", "hourly", "daily", "weekly"))
     assert vstate.json("keep") == [
-        {"pattern": "m*", "idle": None, "since": None, "last": 2},
-        {"pattern": "n*", "idle": None, "since": 129600.0, "last": 1000},
-        {"pattern": "what-if", "idle": 2592000.0, "since": None, "last": None},
+        {"pattern": "d", **none, "last": 20, "hourly": 24, "daily": 7, "weekly": 1},
+        {"pattern": "m*", **none, "last": 2},
+        {"pattern": "n*", **none, "since": 129600.0, "last": 1000},
+        {"pattern": "what-if", **none, "idle": 2592000.0},
     ]
+    vstate("keep", "d", "--delete")
     vstate("branch", "-d", "what-if")
     vstate("tag", "-d", "v1")
     vstate("gc", "--keep-reflog", "0")
@@ -92,8 +98,8 @@ def test_keep_sets_rules_that_gc_carries_out(vstate):
     ("words", "status", "error"),
     [
         (["--idle", "3d"], 2, "Name the branch"),
-        (["main"], 2, "Give --idle, --since or --last"),
-        (["main", "--last", "3", "--delete"], 2, "Give --idle"),
+        (["main"], 2, "Give a limit, such as --idle or --last"),
+        (["main", "--last", "3", "--delete"], 2, "Give a limit"),
         (["main", "--delete"], 1, "no rule for 'main': `vstate keep` lists the rules"),
         (["main", "--idle", "soon"], 1, "'soon' is not an age"),
         (["a*b", "--last", "1"], 1, "'a*b' is not a branch name"),
@@ -110,19 +116,19 @@ def test_a_history_that_was_cut_off_is_shown_so(vstate, store):
     vstate("branch", "-d", "what-if")
     vstate("tag", "-d", "v1")
     text = vstate("gc", "--keep-last", "2", "--keep-reflog", "0", "main")
-    assert "the history ends at 1 commit\n" in text
+    assert "removed the history behind 1 commit\n" in text
     last = resolve(store, "HEAD~1")
     log = vstate("log")
     assert log.count("\n\n") == 1
-    assert log.endswith("    the history behind it was cut off\n")
+    assert log.endswith("    commits behind it were removed\n")
     lines = vstate("log", "--oneline").splitlines()
-    assert [line.endswith("(history cut off)") for line in lines] == [False, True]
+    assert [line.endswith("(commits removed)") for line in lines] == [False, True]
     graph = vstate("log", "--graph").splitlines()
-    assert graph[-1] == "      the history behind it was cut off"
+    assert graph[-1] == "      commits behind it were removed"
     documents = [json.loads(line) for line in vstate("log", "--json").splitlines()]
     assert [document.get("shallow") for document in documents] == [None, True]
     assert documents[1]["parents"] == [str(last.parent_ids[0])]
-    assert "the history behind it was cut off" in vstate("show", "HEAD~1")
+    assert "commits behind it were removed" in vstate("show", "HEAD~1")
     assert vstate.json("show", "HEAD~1")["shallow"] is True
     assert "shallow" not in vstate.json("show", "HEAD")
     assert vstate.fails("log", "HEAD~2").endswith("was cut off")
@@ -138,7 +144,7 @@ def test_gc_says_what_it_could_not_cut_off(vstate):
     assert "kept the history that what-if shares; to cut it, name that branch too" in text
     assert len(vstate("log", "--oneline").splitlines()) == 4
     text = vstate("gc", "--keep-last", "1", "main", "what-if")
-    assert "the history ends at 2 commits" in text
+    assert "removed the history behind 2 commits" in text
     assert len(vstate("log", "--oneline").splitlines()) == 1
 
 

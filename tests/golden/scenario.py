@@ -79,7 +79,10 @@ def described(store: KVStore) -> dict[str, Any]:
         "head": repo.refs.head().branch,
         "tags": {name: commit.id for name, commit in repo.tags().items()},
         "remotes": repo.remotes.list(),
-        "keeps": {pattern: repr(keep) for pattern, keep in repo.keeps().items()},
+        "keeps": {
+            pattern: f"Keep(idle={keep.idle!r}, since={keep.since!r}, last={keep.last!r})"
+            for pattern, keep in repo.keeps().items()
+        },
         "policies": Versioned(store).policies(),
         "labels": repo.labels(),
         "deleted": [line.action for line in repo.refs.reflog("heads/threads/gone")],

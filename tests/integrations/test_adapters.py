@@ -27,6 +27,7 @@ from stored import stored_bytes
 from vstate import Disk, InvalidInput, Keep, Memory
 from vstate.integrations.opening import AsyncOpened, Opened
 from vstate.kv.base import OBJECT_PREFIX
+from vstate.repo.clone import clone
 from vstate.repo.repository import Repository
 from vstate.repo.rules.keeps import find_rule
 from vstate.repo.upkeep import beside
@@ -213,6 +214,30 @@ def test_an_idle_one_goes_and_begins_anew(adapter: Adapter, by: str, monkeypatch
         assert "pin 1234" not in str(adapter.read(handle, "ann"))
         assert "new" in str(adapter.read(adapter.open(store), "ann"))
     assert repo.fsck().ok
+
+
+def test_a_thinned_history_has_the_newest_texts_and_goes_on(adapter: Adapter) -> None:
+    """What the newest commit holds does not depend on the commits that went; also in a copy of the store."""
+    with standing_still() as time:
+        store = Memory()
+        handle, repo = adapter.open(store, keep=Keep(last=2, hourly=2)), Repository(store)
+        id = "x" * 300  # which only a label of the branch has
+        texts: list[str] = []
+        for number in range(9):
+            time.pass_(1200)
+            texts.append(f"text {number}")
+            adapter.write(handle, id, texts, number)
+            if number in (4, 6):
+                repo.gc(keep_reflog="0s", grace="0s")
+        repo.gc(keep_reflog="0s", grace="0s")
+        (branch,) = repo.branch_names()
+        assert 2 <= len([*repo.log(branch)]) <= 4
+        assert repo.fsck().ok
+        clone(store, copied := Memory())
+        for each in (handle, adapter.open(store), adapter.open(copied)):
+            found = str(adapter.read(each, id))
+            assert all(text in found for text in texts)
+            assert {*(adapter.ids(each) or [id])} == {id}
 
 
 IDS = {

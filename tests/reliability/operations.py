@@ -225,6 +225,21 @@ def shallow_gc(state: Versioned) -> None:
     state.repo.gc(keep_reflog="0s", grace="0s", branch="main", keep_last=1)
 
 
+def thinning_gc(state: Versioned) -> None:
+    state.repo.gc(keep_reflog="0s", grace="0s")
+
+
+def make_gap(state: Versioned) -> None:
+    """The newest commit stays, and the oldest, which has a tag."""
+    *_, first = state.log()
+    for number in range(3):
+        state["gap"] = BLOB + str(number).encode()
+        state.commit()
+    state.tag("first", first)
+    state.repo.keep("main", weekly=1)
+    state.delete_branch("side")
+
+
 def make_garbage(state: Versioned) -> None:
     junk = state.fork("junk")
     junk["junk"] = BLOB + b"junk"
@@ -273,6 +288,7 @@ OPERATIONS: dict[str, Operation] = {
     "pull": Operation(lambda state: state.pull(elsewhere(state)), prepare=go_on_elsewhere),
     "gc": Operation(gc, steps=0, prepare=make_garbage, keeps=False, cleans=True),
     "gc with grace": Operation(gc_that_keeps_garbage, steps=0, prepare=make_garbage, keeps=False),
+    "thinning gc": Operation(thinning_gc, prepare=make_gap, keeps=False, cleans=True),
     "shallow gc": Operation(shallow_gc, prepare=make_garbage, keeps=False, cleans=True),
 }
 

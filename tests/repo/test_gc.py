@@ -162,7 +162,7 @@ def test_a_dry_run_tells_why() -> None:
     report = state.repo.gc(dry_run=True, branch="main", keep_last=2, keep_reflog="0s")
     found = {part.reason: part for part in report.garbage}
     assert list(found) == [
-        "before the new end of a history",
+        "taken out of a history",
         "named by lines of a reflog that go",
         "left by an import or a push that did not end",
         "nothing leads to them",
@@ -170,7 +170,7 @@ def test_a_dry_run_tells_why() -> None:
     assert found["left by an import or a push that did not end"].objects == len(objects_of(other.store))
     assert sum(part.objects for part in report.garbage) == report.removed
     assert sum(part.bytes for part in report.garbage) == report.removed_bytes
-    assert "before the new end of a history" in str(report)
+    assert "taken out of a history" in str(report)
     done = state.repo.gc(branch="main", keep_last=2, keep_reflog="0s")
     assert (done.removed, done.removed_bytes, done.garbage) == (report.removed, report.removed_bytes, ())
 

@@ -7,6 +7,7 @@ import inspect
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from os import PathLike, fspath
@@ -96,7 +97,7 @@ class Opening:
         if keep is not None:
             rule = keep if isinstance(keep, Keep) else Keep(idle=keep)
             for beginning in branches:
-                self.repo.keep(f"{beginning}*", idle=rule.idle, since=rule.since, last=rule.last)
+                self.repo.keep(f"{beginning}*", **asdict(rule))
         self.marks = marks(reader)
         """The keys that the first commit of a branch sets."""
 

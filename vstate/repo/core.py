@@ -203,7 +203,7 @@ class Core(Uncopied):
         """The commits as a graph: many programs need no more than the newest ones."""
         # Read ahead from a server only: on a disk, reading the reflog takes longer than reading one by one.
         trail = ReflogPrefetch(self.objects, self.refs).commits if self.store.remote else None
-        return History(self.objects, trail)
+        return History(self.objects, trail, exact=self.security.trust is not None)
 
     def _learn_ends(self, rows: Iterable[tuple[str, bytes]]) -> None:
         self.history.learn_ends(rows)

@@ -20,7 +20,8 @@ from vstate.repo.objects import NODE_CACHE, Objects
 from vstate.repo.walk import BATCH, NewestFirst
 
 SHALLOW = "shallow/"
-"""Keys with this prefix name commits whose parents were cut off; a value lists the parents left."""
+"""Keys with this prefix name commits whose parents were removed. A value lists the parents that one has in
+this store: those that are left, and in the place of the others the nearest ancestors that are."""
 
 _SHOWN = 50
 _GIVEN = 1024  # commits whose trees were read ahead
@@ -56,12 +57,15 @@ class History:
     """The commits of one store as a graph. Threads may share it.
 
     A commit is dated after its parents, so a walk by time, newest first, meets every commit after all its
-    children. A history that `gc` made shallow ends at commits whose parents were cut off.
+    children. A history that `gc` cut off ends at commits without their parents. In one that it thinned, a
+    commit has its nearest ancestors that stayed for parents. With `exact` it ends there: the rows that say so
+    are not signed.
     """
 
-    def __init__(self, objects: Objects, trail: ReadCommits | None = None) -> None:
+    def __init__(self, objects: Objects, trail: ReadCommits | None = None, *, exact: bool = False) -> None:
         self._objects = objects
         self.trail = trail
+        self._exact = exact
         self._shallow: dict[ObjectId, tuple[ObjectId, ...]] | None = None
         self._graph = Graph(objects.store)
         self.is_tip = self._graph.is_tip
@@ -87,27 +91,34 @@ class History:
         return self._graph.lacking(ids, self.shallow)
 
     def shallow(self) -> Mapping[ObjectId, tuple[ObjectId, ...]]:
-        """The commits whose parents were cut off, each with the parents that are left."""
+        """The commits whose parents were removed, each with those that it has in this store."""
         return self._load_shallow() if self._shallow is None else self._shallow
 
     def parents(self, commit: Commit) -> tuple[ObjectId, ...]:
-        """The ids of the parents that were not cut off."""
+        """The ids of the parents that the commit has in this store."""
         shallow = self.shallow() if self._shallow is None else self._shallow
-        left = shallow.get(commit.oid)
-        # A row is not signed, so it can only remove parents, never add any.
-        return commit.parent_ids if left is None else tuple(oid for oid in commit.parent_ids if oid in left)
+        left = shallow.get(commit.oid, commit.parent_ids)
+        return tuple(oid for oid in left if oid in commit.parent_ids) if self._exact else left
 
     def is_shallow(self, commit: Commit) -> bool:
-        """Whether parents of the commit were cut off."""
+        """Whether parents of the commit were removed."""
         return self.parents(commit) != commit.parent_ids
 
     def before(self, commit: Commit) -> list[Commit]:
-        """The parents that were not cut off; CorruptObject if one of them is missing."""
+        """The parents that the commit has in this store; CorruptObject if one of them is missing.
+
+        CorruptStore if a row names one that is no older.
+        """
         try:
-            return self.commits(self.parents(commit))
+            found = self.commits(self.parents(commit))
         except CorruptObject:
             self._load_shallow()  # another process may have cut the history meanwhile
-            return self.commits(self.parents(commit))
+            found = self.commits(self.parents(commit))
+        others = (parent for parent in found if parent.oid not in commit.parent_ids)
+        if any(parent.order >= commit.order for parent in others):
+            reason = f"{SHALLOW}{commit.id} names a parent that is not older than the commit"
+            raise CorruptStore(self._objects.store.location, reason, repairable=True)
+        return found
 
     def find(self, oid: ObjectId) -> Commit | None:
         """The commit of this id, None if the store holds no such commit; CorruptObject if it is damaged."""
@@ -372,7 +383,8 @@ class History:
         """The merge bases: common ancestors that are no ancestors of another common one; newest first.
 
         Mostly one; none for unrelated histories; several after crosswise merges. Looks at the commits down to
-        the oldest base.
+        the oldest base. None, too, behind a commit with only some of its parents: what was removed there may
+        have been a base.
         """
         if one == other:
             return [one]
@@ -390,6 +402,8 @@ class History:
             if marks == _ONE | _OTHER:
                 found.append(oid)
                 marks |= _BELOW
+            elif not marks & _BELOW and self.shallow().get(oid):
+                return []
             if marks & _BELOW and not open_sides:
                 break
             for time, parent in self._older(oid, -queue[0][0] if queue else 0):

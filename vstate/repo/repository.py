@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from vstate.arguments import check_flag, check_seconds
-from vstate.errors import CorruptObject
+from vstate.errors import CorruptObject, InvalidInput
 from vstate.forks import cached_property
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.commit import Commit, Event
@@ -443,12 +443,18 @@ class Repository(Core):
         idle: str | timedelta | None = None,
         since: str | timedelta | None = None,
         last: int | None = None,
+        hourly: int | None = None,
+        daily: int | None = None,
+        weekly: int | None = None,
     ) -> None:
         """Set what `gc` keeps of a branch, or with `*` at the end of `pattern` of all that begin so.
 
         - With `idle`, it deletes a branch that no commit has reached for that long. HEAD's branch stays.
-        - With `since` or `last`, it cuts off the history of a branch: the commits of that age, and so many of
-          the newest, stay. With both, a commit stays that either of them keeps.
+        - With `since` or `last`, it cuts off the history of a branch: commits of that age, and so many of
+          the newest, stay. With several limits, a commit stays that any of them keeps.
+        - With `hourly`, `daily` or `weekly`, it thins the history: the newest commit of each hour, day or
+          week in UTC stays, of so many of these that have commits. Commits with tags stay, and so does what
+          other branches lead to. A repository with `trust` refuses: InvalidInput.
 
         The rule lies in the store, and counts for every program. Of several that fit a branch, the longest
         counts alone. Without a limit, the rule goes. An age is a timedelta, or a number followed by s, m, h,
@@ -456,10 +462,14 @@ class Repository(Core):
 
         From now on the commits of this object carry out all rules, room by room, for a tenth of their time.
         """
-        from vstate.repo.rules.keeps import Keep, KeepRules
+        from vstate.repo.rules.keeps import UNSIGNED, Keep, KeepRules
         from vstate.repo.upkeep.beside import Beside
 
-        KeepRules(self.store).set(pattern, Keep(idle=idle, since=since, last=last))
+        counts = {"last": last, "hourly": hourly, "daily": daily, "weekly": weekly}
+        keep = Keep(idle=idle, since=since, **counts)
+        if keep.periods and self.security.trust is not None:
+            raise InvalidInput(UNSIGNED)
+        KeepRules(self.store).set(pattern, keep)
         self.beside = self.beside or Beside(self)
 
     def keeps(self) -> Mapping[str, Keep]:

@@ -38,7 +38,7 @@ from vstate_cli.suggestions import KEY, REV, Count
     ],
     json="one object a line, one for each commit: {id, parents, tree, time, message, info, refs, events, "
     "changes}. events is a number; changes is {added, modified, removed}, lists of keys. shallow is true "
-    "where the history behind a commit was cut off, and absent elsewhere. With -p or --stat, diff is a list "
+    "where commits behind this one were removed, and absent elsewhere. With -p or --stat, diff is a list "
     "of changes as `vstate diff --json` prints them.",
 )
 @click.argument("revs", metavar="[REV]...", nargs=-1, type=REV)
@@ -196,7 +196,7 @@ def _lines(
     shallow = session.repo.history.is_shallow(commit)
     last: Line = [" ", *changes.counts(diff)] if view.oneline and diff else []
     if view.oneline and shallow:
-        last = [*last, ("  (history cut off)", "yellow")]
+        last = [*last, ("  (commits removed)", "yellow")]
     message = safe(commit.subject)
     if session.out.width is not None:
         message = session.out.fit(message, used + columns([*first, *last]) + 1)

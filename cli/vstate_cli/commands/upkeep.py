@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
 
 import click
 
@@ -35,7 +37,7 @@ _MOST_SHOWN = 100  # damages, and losses; --json lists a thousand of each
     json="{live, removed, removed_bytes, waiting, reflog_lines, shallow, kept_by, dry_run, seconds, rooms, "
     "rooms_left, expired, size_before, size_after, garbage: [{reason, objects, bytes}]}. live, removed and "
     "waiting count objects: in use, removed, and waiting for the grace period; reflog_lines counts removed "
-    "lines; shallow counts the commits at which a history now ends; kept_by lists branches that share the "
+    "lines; shallow counts the commits that lost parents; kept_by lists branches that share the "
     "history to cut, and so keep it; rooms counts the rooms that were collected, and rooms_left those that "
     "--seconds has left, null in the first round through all; expired lists removed branches; size_before "
     "and size_after are the bytes of the store's files, null where unknown; garbage says after a dry run why "
@@ -105,7 +107,7 @@ def gc(
 
 
 def _gc_lines(report: GcReport) -> Iterator[Line]:
-    removed, ends = ("would remove", "would end") if report.dry_run else ("removed", "ends")
+    removed = "would remove" if report.dry_run else "removed"
     yield [f"{removed} {counted(report.removed, 'object')}, {size_text(report.removed_bytes)}"]
     for part in report.garbage:
         yield [f"  {counted(part.objects, 'object')}, {size_text(part.bytes)}: {part.reason}"]
@@ -117,7 +119,7 @@ def _gc_lines(report: GcReport) -> Iterator[Line]:
     if report.reflog_lines:
         yield [f"{removed} {counted(report.reflog_lines, 'reflog line')}"]
     if report.shallow:
-        yield [f"the history {ends} at {counted(report.shallow, 'commit')}"]
+        yield [f"{removed} the history behind {counted(report.shallow, 'commit')}"]
     if report.kept_by:
         names = safe(", ".join(report.kept_by))
         yield [f"kept the history that {names} shares; to cut it, name that branch too"]
@@ -135,10 +137,12 @@ def _gc_lines(report: GcReport) -> Iterator[Line]:
     examples=[
         "vstate keep 'threads/*' --idle 30d",
         "vstate keep main --last 1000 --since 30d",
+        "vstate keep main --last 20 --hourly 24 --daily 7 --weekly 4",
         "vstate keep",
         "vstate keep 'threads/*' --delete",
     ],
-    json="a list of {pattern, idle, since, last}: idle and since in seconds, and null for no limit.",
+    json="a list of {pattern, idle, since, last, hourly, daily, weekly}: idle and since in seconds, and null "
+    "for no limit.",
 )
 @click.argument("pattern", required=False, metavar="BRANCH|BEGINNING*")
 @click.option(
@@ -146,26 +150,27 @@ def _gc_lines(report: GcReport) -> Iterator[Line]:
 )
 @click.option("--since", metavar="AGE", help="Keep the commits of this age, and cut off those before.")
 @click.option("--last", type=Count(min=1), help="Keep the newest N commits, and cut off those before.")
+@click.option("--hourly", type=Count(min=1), help="Keep the newest commit of each of N hours with commits.")
+@click.option("--daily", type=Count(min=1), help="Keep the newest commit of each of N days with commits.")
+@click.option("--weekly", type=Count(min=1), help="Keep the newest commit of each of N weeks with commits.")
 @click.option("-d", "--delete", is_flag=True, help="Remove the rule: keep everything again.")
-def keep(
-    session: Session, pattern: str | None, idle: str | None, since: str | None, last: int | None, delete: bool
-) -> None:
+def keep(session: Session, pattern: str | None, delete: bool, **limits: Any) -> None:
     """Say what `vstate gc` keeps of a branch, or of all branches that begin so; without, list the rules.
 
     A rule lies in the store, and counts for every program. Of several that fit a branch, the longest counts
-    alone. With --since and --last, a commit stays that either of them keeps. HEAD's branch is never deleted.
+    alone. A commit stays that any of the limits keeps, and so does one with a tag. Hours, days and weeks are
+    those of UTC. HEAD's branch is never deleted.
     """
-    limits = {"idle": idle, "since": since, "last": last}
     is_given = any(limit is not None for limit in limits.values())
     if pattern is None:
         if is_given or delete:
             raise click.UsageError("Name the branch, or the beginning of branches, as in 'threads/*'.")
     elif is_given == delete:
-        raise click.UsageError("Give --idle, --since or --last; or --delete to remove the rule.")
+        raise click.UsageError("Give a limit, such as --idle or --last; or --delete to remove the rule.")
     elif delete and pattern not in session.repo.keeps():
         raise NotFound(f"no rule for {pattern!r}: `vstate keep` lists the rules", name=pattern)
     else:
-        session.repo.keep(pattern, idle=idle, since=since, last=last)
+        session.repo.keep(pattern, **limits)
     rules = session.repo.keeps().items()
     session.answer(
         [_rule(*rule) for rule in rules],
@@ -174,8 +179,9 @@ def keep(
 
 
 def _rule(pattern: str, rule: Keep) -> dict[str, object]:
-    ages = (None if age is None else age.total_seconds() for age in (rule.idle, rule.since))
-    return dict(zip(("pattern", "idle", "since", "last"), (pattern, *ages, rule.last), strict=True))
+    limits = dataclasses.asdict(rule)
+    ages = {name: age.total_seconds() for name, age in limits.items() if isinstance(age, timedelta)}
+    return {"pattern": pattern, **limits, **ages}
 
 
 def _rule_line(pattern: str, rule: Keep) -> Line:
@@ -185,8 +191,11 @@ def _rule_line(pattern: str, rule: Keep) -> Line:
     kept = [] if rule.since is None else [f"the commits of the last {shown_ttl(rule.since.total_seconds())}"]
     if rule.last is not None:
         kept.append(f"the newest {counted(rule.last, 'commit')}")
+    for period, number in {"hour": rule.hourly, "day": rule.daily, "week": rule.weekly}.items():
+        if number is not None:
+            kept.append(f"the newest of each of {counted(number, period)}")
     if kept:
-        parts.append(f"keeps {' and '.join(kept)}")
+        parts.append(f"keeps {', '.join(kept[:-1])}{' and ' if kept[1:] else ''}{kept[-1]}")
     return [safe(f"{pattern}: {', '.join(parts)}")]
 
 

@@ -240,7 +240,8 @@ class _Import:
         ends = Ends(self._repo.store, history, self._bundled)
         for oid, left in self._header.shallow.items():
             commit = objects.find_commit(oid) if oid in self._bundled else None
-            if commit is None or not set(left) <= set(commit.parent_ids):
+            others = map(objects.find_commit, {*left} - {*(commit.parent_ids if commit else ())})
+            if commit is None or any(other is None or other.order >= commit.order for other in others):
                 self._bundle.refuse("it ends a history at a commit that is missing or has other parents")
             ends.note(commit, left)
         for oid in history.shallow():

@@ -63,6 +63,8 @@ class Ends:
         there = present(self._store, cut)
         kept = {*left, *(oid for oid in there if oid in self._known or oid not in self._remnants)}
         parents = tuple(oid for oid in commit.parent_ids if oid in kept)
+        if parents != commit.parent_ids:  # others stand for those that are absent
+            parents += tuple(oid for oid in left if oid not in parents)
         key, row = shallow_row(commit.oid, parents)
         if parents != commit.parent_ids:
             self.rows[key] = row

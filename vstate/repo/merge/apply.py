@@ -66,7 +66,7 @@ def merge(
     if not base.commits and any(map(repo.history.is_shallow, repo.history.ancestors(head.oid, theirs.oid))):
         repo.require_at(branch, head)
         raise InvalidInput(
-            f"{name} cannot be merged: the history with its merge base with {branch} was cut off; "
+            f"{name} cannot be merged: the commits with its merge base with {branch} may have been removed; "
             "cherry_pick its commits instead"
         )
     changes = list(base.diff(theirs.root))

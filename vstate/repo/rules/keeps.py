@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, fields
 from datetime import timedelta
-from typing import Final
+from math import inf
+from typing import Final, TypeVar
 
 from vstate.arguments import check_count, check_text
 from vstate.errors import CorruptStore, InvalidInput
@@ -17,7 +18,19 @@ from vstate.repo.names.refs import check_ref_name
 RULES: Final = "keep/rules"
 """The key of the row with all rules."""
 
+UNSIGNED: Final = (
+    "a history cannot be thinned here: no signature covers the rows that say which commits stay in it, and "
+    "this program trusts signed commits only; use last and since without hourly, daily and weekly"
+)
+"""Why a program with `trust` refuses to thin a history."""
+
 _MICROSECOND: Final = timedelta(microseconds=1)
+_WITHOUT_PERIODS: Final = 3  # numbers in a row
+_PERIODS: Final = timedelta(hours=1), timedelta(days=1), timedelta(weeks=1)
+_TO_MONDAY: Final = timedelta(days=3) // _MICROSECOND  # the first day of 1970 was a Thursday
+
+
+D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -25,13 +38,18 @@ class Keep:
     """How long branches are kept, and how much of their histories; None for ever, and for all of it.
 
     - `idle`: a branch goes once no commit has reached it for so long. HEAD's branch stays.
-    - `since` and `last`: the commits that are younger than that, and so many of the newest, stay in the
-      history; with both, those that either of them keeps. The newest commit always stays.
+    - The others say which commits stay in the history: with several, those that any of them keeps. The newest
+      one always stays. `since` keeps those that are younger than that, and `last` so many of the newest.
+    - `hourly`, `daily` and `weekly` keep the newest commit of each hour, day or week in UTC, of so many of
+      these that have commits. The other commits between go: the history is thinned.
     """
 
     idle: timedelta | None
     since: timedelta | None
     last: int | None
+    hourly: int | None
+    daily: int | None
+    weekly: int | None
 
     def __init__(
         self,
@@ -39,19 +57,55 @@ class Keep:
         idle: str | timedelta | None = None,
         since: str | timedelta | None = None,
         last: int | None = None,
+        hourly: int | None = None,
+        daily: int | None = None,
+        weekly: int | None = None,
     ) -> None:
         """An age is a timedelta, or a number followed by s, m, h, d or w, such as `30d`.
 
-        Raises InvalidInput for another one, for an `idle` of 0, and for a `last` below 1.
+        Raises InvalidInput for another one, for an `idle` of 0, and for a number below 1.
         """
         if idle is not None and not parse_age(idle):
             raise InvalidInput(
                 "idle is a length of time above 0: otherwise a branch goes as soon as it is made"
             )
-        check_count("last", last, 1, none="None for all")
-        object.__setattr__(self, "idle", None if idle is None else parse_age(idle))
-        object.__setattr__(self, "since", None if since is None else parse_age(since))
-        object.__setattr__(self, "last", last)
+        ages = {"idle": idle, "since": since}
+        counts = {"last": last, "hourly": hourly, "daily": daily, "weekly": weekly}
+        for name, age in ages.items():
+            object.__setattr__(self, name, None if age is None else parse_age(age))
+        for name, count in counts.items():
+            check_count(name, count, 1, none="None for no limit")
+            object.__setattr__(self, name, count)
+
+    @property
+    def periods(self) -> dict[timedelta, int]:
+        """The lengths of the periods whose newest commit stays, and of how many periods."""
+        counts = zip(_PERIODS, (self.hourly, self.daily, self.weekly), strict=True)
+        return {length: count for length, count in counts if count is not None}
+
+    @property
+    def shortens(self) -> bool:
+        """Whether commits go out of the history of a branch that stays."""
+        return bool(self.periods) or self.since is not None or self.last is not None
+
+    def choose(self, dates: Iterable[tuple[D, int]], now: int) -> Iterator[tuple[D, bool]]:
+        """Each with whether it stays, up to the first one behind which none does.
+
+        They come with their dates in microseconds, newest first.
+        """
+        begin = inf if self.since is None else now - self.since // _MICROSECOND
+        left = {length // _MICROSECOND: count for length, count in self.periods.items()}
+        seen: dict[int, int] = {}
+        for number, (each, date) in enumerate(dates):
+            stays = number < (self.last or 1) or date >= begin
+            for length, count in left.items():
+                period = (date + _TO_MONDAY) // length
+                if count and period != seen.get(length):
+                    seen[length], left[length] = period, count - 1
+                    stays = True
+            yield each, stays
+            if not stays and not any(left.values()):
+                return
 
 
 class KeepRules:
@@ -103,17 +157,18 @@ def parse_rules(row: bytes) -> dict[str, Keep]:
         raise ValueError("it holds no rules")
     found = {}
     for pattern, numbers in sorted(rules.items()):
-        if not isinstance(numbers, list) or len(numbers) != len(fields(Keep)):
+        if not isinstance(numbers, list) or len(numbers) not in (_WITHOUT_PERIODS, len(fields(Keep))):
             raise ValueError(f"no rule for {pattern!r}")
         if not all(number is None or (type(number) is int and number >= 0) for number in numbers):
             raise ValueError(f"no numbers in the rule for {pattern!r}")
-        idle, since, last = numbers
-        found[pattern] = Keep(idle=_age(idle), since=_age(since), last=last)
+        limits = dict(zip((limit.name for limit in fields(Keep)), numbers, strict=False))
+        idle, since = _age(limits.pop("idle")), _age(limits.pop("since"))
+        found[pattern] = Keep(idle=idle, since=since, **limits)
     return found
 
 
 def _numbers(keep: Keep) -> Iterator[int | None]:
-    for limit in astuple(keep):
+    for limit in astuple(keep)[: None if keep.periods else _WITHOUT_PERIODS]:
         yield limit // _MICROSECOND if isinstance(limit, timedelta) else limit
 
 

@@ -70,7 +70,7 @@ class GcReport:
     """The results of `gc`, or with `dry_run` those of a real run. Bytes are those of the stored form.
 
     `live` and `removed` count objects. `waiting` are the unreachable objects that a store without
-    transactions keeps for the grace period. `shallow` counts the commits whose parents were cut off.
+    transactions keeps for the grace period. `shallow` counts the commits that lost parents.
     `kept_by` are the branches that share commits with a branch to cut: these commits keep their history.
     `expired` are the branches that a rule of `keep` lets go, and that `gc` has deleted. `rooms` counts the
     rooms that were collected. `rooms_left` counts those that `seconds` left for the next calls, by the last
@@ -105,7 +105,7 @@ class GcReport:
         if self.reflog_lines:
             parts.append(f"{self.reflog_lines:,} reflog lines")
         if self.shallow:
-            parts.append(f"cut the history off at {counted(self.shallow, 'commit')}")
+            parts.append(f"shortened the history behind {counted(self.shallow, 'commit')}")
         if self.kept_by:
             parts.append(f"{', '.join(self.kept_by)} kept history that they share")
         if self.waiting:
@@ -281,8 +281,7 @@ class Collector:
     def _limits_of(self, number: int, branches: Iterable[str]) -> Mapping[str, Keep]:
         """What stays of the histories of these branches of a room, of those that are to be cut off."""
         rules = ((name, find_rule(self._rules, name)) for name in branches if self._rules)
-        cuts = {name: keep for name, keep in rules if keep.since is not None or keep.last is not None}
-        return {**cuts, **self._limits.get(number, {})}
+        return {**{name: keep for name, keep in rules if keep.shortens}, **self._limits.get(number, {})}
 
     def _is_quiet(self, keys: Iterable[str]) -> bool:
         """Whether a room with these keys has refs and no garbage: no line of a reflog goes, nothing has
@@ -528,7 +527,7 @@ class Plan:
                 (idle if ref_of_line(key) in self._without else logged).extend(line.commits)
         return {
             "of branches that were idle": idle,
-            "before the new end of a history": () if self.cut is None else self.cut.dropped,
+            "taken out of a history": () if self.cut is None else self.cut.dropped,
             "named by lines of a reflog that go": logged,
             "left by an import or a push that did not end": arrivals(self._repo.store)[1],
         }

@@ -97,7 +97,7 @@ class Metadata:
     - `rows`: the rows of HEAD, branches, tags and tracking refs; None for a ref whose row is lost;
     - `refs`: the commits that they name, of branches first, then of a detached HEAD, then of others;
     - `broken`: the refs that name no commit;
-    - `ends`: by commit, the parents that an end of a history has left;
+    - `ends`: by commit, the parents that it has in this store, of those with other ones;
     - `bad`: other rows that cannot be decoded, by key;
     - `lost`: the ids of objects that an earlier repair noted as lost or as inconsistent, and that still are;
     - `healed`: the keys of such notes on lost objects that are back, and on inconsistent ones that are gone.
@@ -119,9 +119,8 @@ class Metadata:
         self.ends: dict[ObjectId, tuple[ObjectId, ...]] = {}
 
     def parents(self, commit: Commit) -> tuple[ObjectId, ...]:
-        """The parents that a commit has in this store. As for `History`, a row can only remove some."""
-        left = self.ends.get(commit.oid)
-        return commit.parent_ids if left is None else tuple(oid for oid in commit.parent_ids if oid in left)
+        """The parents that a commit has in this store."""
+        return self.ends.get(commit.oid, commit.parent_ids)
 
     def read(self) -> None:
         """Read and check all rows, except the reflog and the format."""
@@ -160,6 +159,11 @@ class Metadata:
                 self.ends[commit] = kept
             except (ValueError, CorruptStore) as error:
                 self._mark_bad(key, "shallow", row, f"{key} names no parents: {error}", readable=False)
+
+    def refuse_end(self, commit: ObjectId, reason: str) -> None:
+        """Report that the row with the parents that a commit has in this store cannot be right."""
+        key = SHALLOW + commit.hex()
+        self._mark_bad(key, "shallow", self.salvage.row(key), f"{key}: {reason}", readable=False)
 
     def _mark_bad(self, key: str, kind: str, row: Row, reason: str, *, readable: bool = True) -> None:
         if key not in self.bad:

@@ -14,7 +14,7 @@ from vstate.objects.stream import is_single
 from vstate.repo.core import Core
 from vstate.repo.history import SHALLOW, History
 from vstate.repo.idset import IdSet
-from vstate.repo.names.refs import REFLOG, ReflogEntry
+from vstate.repo.names.refs import REFLOG, SWEEP, ReflogEntry
 from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH, Objects, kind_of
 from vstate.repo.upkeep.metadata import noted, object_id
 from vstate.repo.walk import BATCH, Batch, Entries, depth_first, links_of
@@ -130,6 +130,7 @@ class Marks:
         """The refs as they were at the last look."""
         self._lines = IdSet()  # the reflog lines that were read
         self._ends: dict[str, bytes] = {}  # the rows with the ends of histories
+        self._sweep = repo.store.get(SWEEP)
 
     def __contains__(self, oid: bytes) -> bool:
         return oid in self.reach
@@ -180,8 +181,15 @@ class Marks:
             self._lines.add(_line_id(key))
 
     def cut_off(self, ends: Mapping[str, bytes]) -> None:
-        """Write the ends of histories, at which this walk has ended already."""
-        self._store.set_many(ends)
+        """Write the ends of histories, at which this walk has ended already.
+
+        CorruptObject if another gc has removed objects since this object was made: perhaps those that a row
+        names.
+        """
+        if not self._store.transact(ends, {SWEEP: self._sweep}):
+            raise CorruptObject(
+                next(iter(ends)).removeprefix(SHALLOW), "another gc has removed what it needs"
+            )
         self._repo.history.reload()
         self._ends |= ends
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import islice, takewhile
-from math import inf
+from itertools import chain, islice, takewhile
 
 from vstate.arguments import check_count
 from vstate.errors import InvalidInput
@@ -15,7 +14,7 @@ from vstate.repo.core import Core
 from vstate.repo.history import History, shallow_row
 from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS, ReflogEntry, ref_of_line
-from vstate.repo.rules.keeps import Keep
+from vstate.repo.rules.keeps import UNSIGNED, Keep
 from vstate.repo.upkeep.reach import Keeps
 
 SQUASHED = "squashed"
@@ -37,12 +36,12 @@ def check_limits(
 
 
 class Cut:
-    """Where a plan of `gc` ends the histories of branches. A commit that another branch or a detached HEAD
-    leads to keeps its parents.
+    """Which commits a plan of `gc` takes out of the histories of branches: those before an end, and those
+    between commits that stay. A commit that another branch or a detached HEAD leads to keeps its parents.
 
-    Ends them in `history`, which is the plan's own. `rows` end them for everybody, once they are written.
-    `kept_by` are the branches that share commits with one of these, and `dropped` the parents that commits
-    lose.
+    It takes them out of `history`, which is the plan's own. `rows` do so for everybody, once they are
+    written: there, a commit has its nearest ancestors that stay for parents. `kept_by` are the branches that
+    share commits with one of these, and `dropped` the parents that commits lose.
     """
 
     def __init__(
@@ -58,6 +57,8 @@ class Cut:
 
         The refs in `without` count as absent.
         """
+        if repo.security.trust is not None and any(keep.periods for keep in limits.values()):
+            raise InvalidInput(UNSIGNED)
         self._repo = repo
         self._history = history
         self._keeps = keeps
@@ -66,28 +67,66 @@ class Cut:
         self.kept_by: list[str] = []
         found = {HEADS + name: repo.newest(name) for name in limits if HEADS + name not in without}
         heads = {ref: head for ref, head in found.items() if head is not None}
-        kept: dict[ObjectId, Commit] = {}
-        for ref, head in heads.items():
-            oldest = self._oldest(head, limits[ref.removeprefix(HEADS)], now)
-            self._begin[ref] = oldest.order
-            starts = [head.oid]
-            for key, line in repo.refs.lines(ref).items():
-                starts += self.keeps(key, line) or ()
-            kept |= {c.oid: c for c in _until(oldest.order, history.ancestors(*starts))}
+        span, dropped = self._find_span(heads, limits, microseconds(now))
+        shared = self._find_shared(span, {*heads, *without})
+        gaps = {oid: span[oid] for oid in dropped.difference(shared)}
         for commit in history.ancestors(*(head.oid for head in heads.values())):
-            if commit.oid not in kept:
+            if commit.oid not in span or commit.oid in gaps:
                 self._cut_off.add(commit.oid)
-        shared = self._find_shared(kept, {*heads, *without})
-        ends: dict[ObjectId, tuple[ObjectId, ...]] = {}
-        self.dropped: list[ObjectId] = []
-        for oid, commit in kept.items():
-            parents = history.parents(commit)
-            lost = [parent for parent in parents if parent not in kept]
-            if lost and oid not in shared:
-                ends[oid] = tuple(parent for parent in parents if parent in kept)
-                self.dropped += lost
+        ends = self._find_ends(span, gaps, shared)
+        left = chain.from_iterable(ends.values())
+        self.dropped = [*{parent for oid in ends for parent in history.parents(span[oid])}.difference(left)]
         history.cut_off(ends)
         self.rows = dict(shallow_row(oid, left) for oid, left in ends.items())
+
+    def _find_span(
+        self, heads: Mapping[str, Commit], limits: Mapping[str, Keep], now: int
+    ) -> tuple[dict[ObjectId, Commit], set[ObjectId]]:
+        """The commits that are no older than the oldest one that a rule keeps; and those that none keeps.
+
+        In a history that is thinned, those stay that tags name, and tracking refs: others know them.
+        """
+        history, refs = self._history, self._repo.refs
+        named = {oid for ref, oid in refs.all().items() if ref.startswith((TAGS, REMOTES))}
+        span: dict[ObjectId, Commit] = {}
+        passed, chosen = set[ObjectId](), set[ObjectId]()
+        for ref, head in heads.items():
+            keep, dates = limits[ref.removeprefix(HEADS)], dated(history.ancestors(head.oid), now)
+            staying = [commit for commit, stays in keep.choose(dates, now) if stays]
+            if keep.periods:
+                inside = (oid for oid in named if history.is_ancestor(oid, head.oid))
+                staying += history.commits(list(inside))
+            self._begin[ref] = begin = min(commit.order for commit in staying)
+            own = {commit.oid: commit for commit in _until(begin, history.ancestors(head.oid))}
+            passed |= own.keys()
+            chosen |= {commit.oid for commit in staying} if keep.periods else own.keys()
+            starts = [head.oid]
+            for key, line in refs.lines(ref).items():
+                starts += self.keeps(key, line) or ()
+            span |= {commit.oid: commit for commit in _until(begin, history.ancestors(*starts))}
+        return span, passed - chosen
+
+    def _find_ends(
+        self, span: Mapping[ObjectId, Commit], gaps: Mapping[ObjectId, Commit], shared: Collection[ObjectId]
+    ) -> dict[ObjectId, tuple[ObjectId, ...]]:
+        """By commit, the parents that it will have, of those that stay and lose some."""
+        history = self._history
+        nearest: dict[ObjectId, Sequence[ObjectId]] = {oid: (oid,) for oid in span if oid not in gaps}
+
+        def above(commit: Commit) -> tuple[ObjectId, ...]:
+            found = (near for parent in history.parents(commit) for near in nearest.get(parent, ()))
+            return tuple(dict.fromkeys(found))
+
+        for commit in sorted(gaps.values(), key=lambda commit: commit.order):
+            found = above(commit)
+            nearest[commit.oid] = [
+                one
+                for one in found
+                if not any(one != other and history.is_ancestor(one, other) for other in found)
+            ]
+        staying = (commit for oid, commit in span.items() if oid not in gaps and oid not in shared)
+        ends = {commit.oid: above(commit) for commit in staying}
+        return {oid: left for oid, left in ends.items() if left != history.parents(span[oid])}
 
     def keeps(self, key: str, line: ReflogEntry) -> Sequence[ObjectId] | None:
         """The commits that a line of a reflog keeps beside the cut; None if the line goes."""
@@ -101,19 +140,12 @@ class Cut:
         if begin is None:
             return kept
         found = map(self._repo.objects.find_commit, kept)
-        late = [commit.oid for commit in found if commit is not None and commit.order >= begin]
+        late = [
+            commit.oid
+            for commit in found
+            if commit is not None and commit.order >= begin and commit.oid not in self._cut_off
+        ]
         return late if line.new is None or line.new in late else None
-
-    def _oldest(self, head: Commit, keep: Keep, now: datetime) -> Commit:
-        """The oldest commit that stays."""
-        oldest = head
-        begin = inf if keep.since is None else microseconds(now) - keep.since // timedelta(microseconds=1)
-        dates = dated(self._history.ancestors(head.oid), microseconds(now))
-        for number, (commit, date) in enumerate(dates):
-            if date < begin and number >= (keep.last or 0):
-                break
-            oldest = commit
-        return oldest
 
     def _find_shared(self, kept: dict[ObjectId, Commit], but: Collection[str]) -> set[ObjectId]:
         """Those of the commits that branches lead to, `but` for these refs.

@@ -229,7 +229,11 @@ class Verifier:
             with suppress(CorruptObject, CorruptStore):
                 order = self._salvage.objects.commit(parent).order
         if order is not None and order >= child.order:
-            self._note_fault(child.id, COMMIT, f"it is not dated after its parent {parent}")
+            reason = f"it is not dated after its parent {parent}"
+            if parent in child.parent_ids:
+                self._note_fault(child.id, COMMIT, reason)
+            else:
+                self._metadata.refuse_end(child.oid, reason)
 
     # Trees
 

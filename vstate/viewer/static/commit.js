@@ -51,7 +51,7 @@ export function CommitHead({ rev, children }) {
       <span class="mono" title=${data.id}>${data.short}</span>
       <span>${timeText(data.time)}</span>
       ${data.parents.map((parent, at) => html`<a class="mono" href=${hrefOf({ rev: parent })} title="go to this parent">${data.parents.length > 1 ? `parent ${at + 1}: ` : "parent: "}${parent.slice(0, 10)}</a>`)}
-      ${data.shallow && html`<span>the history behind it was cut off</span>`}
+      ${data.shallow && html`<span>commits behind it were removed</span>`}
       ${info.slice(0, 30).map(([name, value]) => html`<span class="datum"><span class="is-dim">${shown(name)}=</span>${dataText(value).slice(0, 200)}</span>`)}
     </p>
     <${Signature} signature=${data.signature} />

@@ -60,7 +60,7 @@ function Row({ row, at, total, width, isSelected, onSelect }) {
         <span class="commit-keys">${names}</span>
         ${row.author && html`<span class="mono" title="the key of the signature">${row.author.replace("ed25519:", "✓")}</span>`}
         ${row.damage && html`<span class="is-bad" title=${shown(row.damage)}>damaged</span>`}
-        ${row.cut && html`<span title="the history behind it was cut off">cut off</span>`}
+        ${row.cut && html`<span title="commits behind it were removed">shortened</span>`}
         ${row.idle >= IDLE && html`<span class="idle">idle ${spanText(row.idle)}</span>`}
       </div>
     </div>

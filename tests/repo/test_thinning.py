@@ -1,0 +1,477 @@
+"""Thinning: of a history, the newest commits of hours, days and weeks stay, and those between go."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from bundle_files import exported, imported
+from clock import Time, standing_still
+from running import Fork
+from sync_stores import cloned
+
+from vstate import (
+    CorruptStore,
+    Disk,
+    InvalidInput,
+    KVStore,
+    Memory,
+    MergeConflict,
+    SigningKey,
+    UntrustedCommit,
+    Versioned,
+)
+from vstate.errors import Diverged
+from vstate.objects.commit import Commit
+from vstate.objects.ids import ObjectId
+from vstate.repo import Repository
+from vstate.repo.history import shallow_row
+from vstate.repo.rules.keeps import Keep
+from vstate.repo.rules.security import Security
+from vstate.repo.upkeep.reach import Marks
+from vstate.repo.writing import BranchChanges
+
+HOUR, DAY, WEEK = 3_600, 86_400, 7 * 86_400
+PERIODS = {"hourly": HOUR, "daily": DAY, "weekly": WEEK}
+
+
+def seeds(quick: int, number: int) -> list[Any]:
+    """So many, of which the first few are quick tests."""
+    return [n if n < quick else pytest.param(n, marks=pytest.mark.slow) for n in range(number)]
+
+
+@pytest.fixture
+def time() -> Iterator[Time]:
+    with standing_still() as time:
+        yield time
+
+
+def chain(store: KVStore, time: Time, number: int, seconds: float, start: int = 0) -> Repository:
+    """So many commits on main, one each so many seconds."""
+    repo = Repository(store)
+    for n in range(start, start + number):
+        repo.commit_many([BranchChanges("main", set={"n": n, f"own/{n % 7}": n}, message=f"c{n}")])
+        time.pass_(seconds)
+    return repo
+
+
+def thin(repo: Repository, pattern: str = "main", **limits: Any) -> None:
+    repo.keep(pattern, **limits)
+    repo.gc(keep_reflog="0s", grace="0s")
+
+
+def messages(repo: Repository, rev: str = "main") -> list[str]:
+    return [commit.message for commit in repo.log(rev)]
+
+
+def kept_by_restic(log: list[Commit], limits: dict[str, int]) -> set[ObjectId]:
+    """What `restic forget` keeps of these, newest first."""
+    kept = {commit.oid for commit in log[: limits.get("last", 1)]}
+    for name in limits.keys() - {"last"}:
+        newest: dict[int, ObjectId] = {}
+        for commit in log:
+            newest.setdefault((commit.order // 1_000_000 + 3 * DAY) // PERIODS[name], commit.oid)
+        kept |= {newest[period] for period in sorted(newest, reverse=True)[: limits[name]]}
+    return kept
+
+
+def limits_of(random: Random) -> dict[str, int]:
+    chosen = [name for name in ("last", *PERIODS) if random.random() < 0.6] or ["daily"]
+    return {name: random.randrange(1, 6) for name in chosen}
+
+
+# What stays
+
+
+def test_the_newest_commit_of_a_period_stays(time: Time, store: KVStore) -> None:
+    """With its id, its values, and the nearest older one that stayed for a parent."""
+    repo = chain(store, time, 60, HOUR)
+    ids = {commit.message: commit.id for commit in repo.log("main")}
+    thin(repo, last=2, daily=2)
+    assert messages(repo) == ["c59", "c58", "c38", "c14"][: len(messages(repo))]
+    assert {commit.message: commit.id for commit in repo.log("main")}.items() <= ids.items()
+    assert dict(Versioned(store).checkout("main~2"))["n"] == 38
+    assert repo.fsck().ok
+
+
+def test_weeks_begin_on_monday() -> None:
+    """And hours, days and weeks are those of UTC."""
+    monday = 1_795_392_000_000_000  # 2026-11-23
+    times = [monday + day * DAY * 1_000_000 for day in range(8, -9, -1)]
+    dates = [(time // 1_000_000, time) for time in times]
+    kept = [day for day, stays in Keep(weekly=3).choose(dates, times[0]) if stays]
+    assert [(day - monday // 1_000_000) // DAY for day in kept] == [8, 6, -1]
+
+
+def test_limits_are_read_as_they_were_set() -> None:
+    """A rule has all of its limits, and one below 1 is refused."""
+    repo = Repository(Memory())
+    repo.keep("a/*", idle="30d", since="1h", last=20, hourly=24, daily=7, weekly=4)
+    rule = Keep(idle="30d", since=timedelta(hours=1), last=20, hourly=24, daily=7, weekly=4)
+    assert Repository(repo.store).keeps() == {"a/*": rule}
+    assert repo.fsck().ok
+    for name in ("hourly", "daily", "weekly"):
+        with pytest.raises(InvalidInput, match=name):
+            repo.keep("a/*", **{name: 0})  # type: ignore[arg-type]
+
+
+def history(random: Random, time: Time, store: KVStore, *, room: bool) -> Repository:
+    """Branches that fork and are merged, some of which went, and tags."""
+    repo, numbers = Repository(store), count()
+    for number in range(random.randrange(5, 60)):
+        time.pass_(random.choice([60, HOUR // 2, 2 * HOUR, 50_000, 200_000]))
+        names, way = repo.branch_names() or ["main"], random.random()
+        branch = random.choice(names)
+        if way < 0.6 or not repo.branch_names():
+            changes = {f"k{random.randrange(4)}": next(numbers), f"own/{branch}": number}
+            repo.commit_many([BranchChanges(branch, set=changes, room=room)])
+        elif way < 0.75 and len(names) < 4:
+            repo.create_branch(f"b{number}", random.choice([*repo.log(branch)]))
+        elif way < 0.9 and len(names) > 1:
+            other = random.choice([name for name in names if name != branch])
+            Versioned(store, branch=branch).merge(other, policy="ours")
+        elif way < 0.95:
+            repo.create_tag(f"t{number}", random.choice([*repo.log(branch)]))
+        elif branch != "main":
+            repo.delete_branch(branch)
+    return repo
+
+
+@pytest.mark.parametrize("room", [True, False], ids=["in a room", "in room 0"])
+@pytest.mark.parametrize("seed", seeds(6, 40))
+def test_any_history_keeps_what_the_rule_says(time: Time, seed: int, room: bool) -> None:
+    """What restic would keep, tags, and what other branches lead to; with equal states, also in copies."""
+    random, store = Random(seed), Memory()
+    repo = history(random, time, store, room=room)
+    names = repo.branch_names()
+    ruled = [name for name in names if random.random() < 0.6] or names[:1]
+    limits = limits_of(random)
+    logs = {name: [*repo.log(name)] for name in names}
+    behind = {c.oid: {each.oid for each in repo.log(c)} for log in logs.values() for c in log}
+    states = {c.oid: dict(Versioned(store).checkout(c)) for log in logs.values() for c in log}
+    chosen = set[ObjectId]().union(*(kept_by_restic(logs[name], limits) for name in ruled))
+    others = {c.oid for name in names if name not in ruled for c in logs[name]}
+    tags = {commit.oid for commit in repo.tags().values()}
+    for name in ruled:
+        repo.keep(name, **limits)  # type: ignore[arg-type]
+    repo.gc(keep_reflog="0s", grace="0s")
+
+    for name in names:
+        found = {commit.oid: commit for commit in repo.log(name)}
+        every = {commit.oid for commit in logs[name]}
+        if name in ruled:
+            assert kept_by_restic(logs[name], limits) <= found.keys() <= every & (chosen | others | tags)
+        else:
+            assert found.keys() == every
+        for oid, commit in found.items():
+            assert {*repo.history.parents(commit)} <= behind[oid] - {oid}
+            assert dict(Versioned(store).checkout(commit)) == states[oid]
+    for name in ruled if limits.keys() - {"last"} else ():
+        assert tags & {commit.oid for commit in logs[name]} <= {commit.oid for commit in repo.log(name)}
+    assert repo.fsck().ok
+    again = repo.gc(keep_reflog="0s", grace="0s")
+    assert (again.removed, again.shallow) == (0, 0)
+    copies = [cloned(store), Memory(), Memory()]
+    imported(copies[1], exported(store, *names))
+    repo.push(copies[2], names)
+    for copy in copies:
+        assert Repository(copy).fsck().ok
+        for name in names:  # a copy may have more, where another branch leads to a parent that was cut off
+            assert {c.oid for c in Repository(copy).log(name)} >= {c.oid for c in repo.log(name)}
+
+
+@pytest.mark.usefixtures("commit_graph")
+@pytest.mark.slow
+def test_a_long_history_is_walked_alike_with_and_without_its_graph(time: Time) -> None:
+    """After it was thinned, ancestors, `~n` and the log agree, by old handles and by new ones."""
+    store = Memory()
+    repo = chain(store, time, 3_000, 600)
+    repo.gc()
+    assert [*store.keys("commit-graph/")]
+    old = Repository(store)
+    assert old.history.is_ancestor(old.resolve("main~2900").oid, old.resolve("main").oid)
+    thin(repo, last=20, hourly=24, daily=30)
+    kept = [commit.oid for commit in repo.log("main")]
+    assert 40 < len(kept) < 80
+    assert {commit.oid for commit in old.log("main")} >= {*kept}  # and what it has in memory
+    for handle in (repo, old, Repository(store)):
+        assert [commit.oid for commit in handle.log("main")] == kept
+        for steps in range(0, len(kept), 5):
+            assert handle.resolve(f"main~{steps}").oid == kept[steps]
+            assert handle.history.is_ancestor(kept[steps], kept[0])
+            assert not handle.history.is_ancestor(kept[0], kept[steps]) or not steps
+
+
+# What it says afterwards
+
+
+def test_the_next_commit_that_stays_has_the_changes_of_those_that_went(time: Time) -> None:
+    """In diff, log, blame, revert and the count of steps."""
+    store = Memory()
+    repo, state = chain(store, time, 1, DAY), Versioned(store)
+    for number in range(3):
+        state["a" if number < 2 else "b"] = number
+        state.commit(f"change {number}")
+        time.pass_(60)
+    time.pass_(DAY)
+    chain(store, time, 1, 60, start=5)
+    thin(repo, daily=9)
+    assert messages(repo) == ["c5", "change 2", "c0"]
+    state = Versioned(store)
+    assert {*state.diff("main~2", "main~1")} == {"a", "b"}
+    assert [commit.message for commit in state.log(key="a")] == ["change 2"]
+    assert state.blame("a").message == "change 2"
+    state.revert("main~1")
+    assert not {"a", "b"} & {*state}
+
+
+# Merges
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["with a commit of its own", "without"])
+def test_a_clone_that_stands_at_a_commit_that_went_is_not_merged(time: Time, own: bool) -> None:
+    """The merge base may have gone, and another one would give a wrong result."""
+    store = Memory()
+    repo = chain(store, time, 11, 2 * HOUR)
+    copy = cloned(store)
+    chain(store, time, 9, 2 * HOUR, start=11)
+    thin(repo, last=2, daily=5)
+    state = Versioned(copy)
+    if own:
+        state["mine"] = 1
+        state.commit("mine")
+    before = dict(state)
+    with pytest.raises(InvalidInput, match="may have been removed"):
+        state.pull(repo)
+    assert dict(Versioned(copy)) == before
+    assert Repository(copy).fsck().ok
+
+
+def merged(repo: Repository, branch: str, theirs: Commit, policy: str = "") -> ObjectId | str | None:
+    """The root after a merge, or the name of an error, after which nothing has changed."""
+    try:
+        result = Versioned(repo.store, branch=branch).merge(theirs)
+    except (MergeConflict, InvalidInput) as error:
+        return type(error).__name__
+    return None if result.commit is None else result.commit.root
+
+
+class Pair:
+    """Two stores that thin their histories and exchange them, and a third one with all that ever was."""
+
+    def __init__(self, seed: int, time: Time) -> None:
+        self.random, self.time, self.numbers = Random(seed), time, count()
+        self.stores, self.whole = [Memory(), Memory()], Memory()
+        Repository(self.whole).stamp()
+        self.results: list[str] = []
+        self.commit(self.stores[0], "main")
+        repo = Repository(self.stores[0])
+        repo.push(self.stores[1], ["main"])
+
+    def commit(self, store: KVStore, branch: str) -> None:
+        state = Versioned(store, branch=branch)
+        state[f"k{self.random.randrange(3)}"] = self.random.randrange(3)
+        state["n"] = next(self.numbers)
+        state.commit()
+
+    def merge(self, repo: Repository, branch: str, theirs: Commit) -> None:
+        """A merge that is not refused has the result that it has with all commits there."""
+        for store in self.stores:
+            self.whole.set_many(dict(store.items("o/")))
+        every = Repository(self.whole)
+        for name in every.branch_names():
+            every.delete_branch(name)
+        every.create_branch("x", repo.newest(branch))
+        found, right = merged(repo, branch, theirs), merged(every, "x", theirs)
+        self.results.append(str(found))
+        assert found in (right, "InvalidInput")
+
+    def step(self) -> None:
+        random = self.random
+        self.time.pass_(random.choice([60, 600, HOUR, 4 * HOUR]))
+        mine, other = random.sample(self.stores, 2)
+        repo, there = Repository(mine), Repository(other)
+        branch, way = random.choice(repo.branch_names()), random.random()
+        if way < 0.5:
+            self.commit(mine, branch)
+        elif way < 0.58 and len(repo.branch_names()) < 3:
+            repo.create_branch(f"b{next(self.numbers)}", random.choice([*repo.log(branch)]))
+        elif way < 0.62:
+            repo.create_tag(f"t{next(self.numbers)}", random.choice([*repo.log(branch)]))
+        elif way < 0.75:
+            limits = {"last": 1, "daily": random.randrange(2, 9), "weekly": random.randrange(2, 9)}
+            repo.keep(random.choice(["*", "main"]), **limits)  # type: ignore[arg-type]
+            for store in self.stores:
+                self.whole.set_many(dict(store.items("o/")))
+            repo.gc(keep_reflog=random.choice(["0s", "2d"]), grace="0s")
+        elif way < 0.8:
+            there.push(mine, [random.choice(there.branch_names())])
+        elif way < 0.84:
+            imported(mine, exported(other, random.choice(there.branch_names())))
+        elif way < 0.92:
+            report = repo.fetch(there, remote="o", tags=random.random() < 0.5)
+            fetched = repo.resolve(
+                random.choice([ref.name for ref in report.refs if "/tags/" not in ref.name])
+            )
+            self.merge(repo, branch, fetched)
+        else:
+            self.merge(repo, branch, repo.resolve(random.choice(repo.branch_names())))
+
+
+@pytest.mark.parametrize("seed", seeds(4, 60))
+def test_stores_that_thin_exchange_without_damage_and_without_a_wrong_merge(time: Time, seed: int) -> None:
+    """By push, fetch and bundles, each at its own time: every state that a log names can be read."""
+    pair = Pair(seed, time)
+    for _ in range(60):
+        try:
+            pair.step()
+        except Diverged:
+            continue
+        for store in pair.stores:
+            repo = Repository(store)
+            assert repo.fsck().ok
+            for name in repo.branch_names():
+                for commit in repo.log(name):
+                    dict(Versioned(store).checkout(commit))
+
+
+# Damage, and rows that lie
+
+
+def test_a_row_that_names_a_newer_parent_is_damage(time: Time) -> None:
+    """A walk ends with an error and in no circle; fsck names the row, and sets it aside."""
+    store = Memory()
+    repo = chain(store, time, 20, HOUR)
+    thin(repo, daily=5)
+    newest, older = [*repo.log("main")][:2]
+    store.set(*shallow_row(older.oid, [newest.oid]))
+    with pytest.raises(CorruptStore, match="not older"):
+        [*Repository(store).history.first_parents(newest.oid)]
+    report = Repository(store).fsck()
+    assert [damage.kind for damage in report.damage] == ["shallow"]
+    for _ in range(2):  # then the history ends where its commits are gone
+        Repository(store).fsck(repair=True)
+    assert Repository(store).fsck().ok
+    assert messages(Repository(store)) == [newest.message, older.message]
+
+
+def test_a_history_ends_where_the_commit_that_stayed_is_lost(time: Time) -> None:
+    """fsck names it, and with repair keeps the older ones under a tag."""
+    store = Memory()
+    repo = chain(store, time, 60, HOUR)
+    thin(repo, daily=5)
+    log = [*repo.log("main")]
+    store.delete(f"o/{log[1].id}")
+    report = Repository(store).fsck()
+    assert any(lost.commit == log[1].id for lost in report.lost)
+    Repository(store).fsck(repair=True)
+    assert Repository(store).fsck().ok
+    assert messages(Repository(store)) == [log[0].message]
+    assert messages(Repository(store), f"fsck/{log[2].short}") == [commit.message for commit in log[2:]]
+
+
+def test_rows_count_for_nothing_where_signatures_do(time: Time) -> None:
+    """A program that trusts signed commits only refuses to thin, and sees a history end where it was thinned.
+
+    So nobody makes a commit one before a signed one by a row.
+    """
+    key, store = SigningKey.generate(), Memory()
+    plain = chain(store, time, 3, HOUR)
+    unsigned = plain.resolve("main")
+    plain.create_branch("other", unsigned)
+    Versioned(store).switch("other")
+    plain.delete_branch("main")
+    trusting = Repository(store, Security(sign=key, trust=[]))
+    for number in range(7):
+        trusting.commit("main", set={"n": number}, message=f"s{number}")
+        time.pass_(10 * HOUR)
+    signed = messages(trusting)
+    for limits in ({"hourly": 2}, {"daily": 1}):
+        with pytest.raises(InvalidInput, match="signed"):
+            trusting.keep("main", **limits)  # type: ignore[arg-type]
+    first = [*trusting.log("main")][-1]
+    store.set(*shallow_row(first.oid, [unsigned.oid]))
+    again = Repository(store, Security(trust=[key.public]))
+    assert messages(again) == signed
+    assert messages(Repository(store)) == [*signed, "c2", "c1", "c0"]
+    with pytest.raises(UntrustedCommit):
+        again.require_trusted(unsigned)
+    plain.keep("main", daily=3)
+    with pytest.raises(InvalidInput, match="signed"):
+        again.gc()
+    plain.gc(keep_reflog="0s", grace="0s")
+    assert len(messages(Repository(store))) == 3
+    assert messages(Repository(store, Security(trust=[key.public]))) == signed[:2]
+
+
+# Beside others
+
+
+def test_a_gc_that_another_one_overtook_names_no_commit_that_went(
+    time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has planned its rows when the other one removes a commit that they name."""
+    store = Memory()
+    repo = chain(store, time, 60, HOUR)
+    repo.keep("main", last=2, hourly=5, daily=2)
+    cut_off = Marks.cut_off
+    late = iter([None])
+
+    def slow(marks: Marks, ends: Any) -> None:
+        for _ in late:
+            other = chain(store, time, 40, HOUR, start=60)
+            other.gc(keep_reflog="0s", grace="0s")
+        cut_off(marks, ends)
+
+    monkeypatch.setattr(Marks, "cut_off", slow)
+    repo.gc(keep_reflog="0s", grace="0s")
+    assert Repository(store).fsck().ok
+    assert messages(Repository(store))[:2] == ["c99", "c98"]
+    assert messages(Repository(store)) == messages(repo)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", [True, False], ids=["in a room", "in room 0"])
+def test_writers_beside_it_and_a_kill_lose_nothing(tmp_path: Path, room: bool) -> None:
+    """A process that thins again and again is killed, while others write: each newest state is there."""
+    with Disk(tmp_path, durability="process") as store:
+        Repository(store).commit_many([BranchChanges("main", set={"n": -1}, room=room)])
+        Repository(store).keep("main", last=5, hourly=3)
+
+    def write() -> None:
+        own = Versioned(Disk(tmp_path, durability="process"))
+        for number in count():
+            own.apply(lambda state, n=number: state.update({f"w{n % 50}": n, "n": n}))
+            print(number, flush=True)
+
+    def thin_again() -> None:
+        own = Repository(Disk(tmp_path, durability="process"))
+        while True:
+            own.gc(keep_reflog="0s", grace="0s")
+            print("done", flush=True)
+
+    with Fork(write) as writer:
+        for _ in range(5):
+            with Fork(thin_again) as thinning:
+                for _ in range(3):
+                    assert thinning.output.readline() == "done\n"
+                thinning.kill()
+                assert thinning.end()[0] == -signal.SIGKILL
+            with Disk(tmp_path) as store:
+                newest = [*Repository(store).log("main", limit=5)]
+                assert len(newest) == 5
+                for commit in newest:
+                    dict(Versioned(store).checkout(commit))
+        writer.kill()
+        printed = writer.end()[1].splitlines(keepends=True)
+    with Disk(tmp_path) as store:
+        assert Repository(store).fsck().ok
+        assert Versioned(store)["n"] >= int([line for line in printed if line.endswith("\n")][-1])
+        assert Repository(store).gc(keep_reflog="0s", grace="0s").live < 100
+        assert Repository(store).fsck().ok
