@@ -283,9 +283,12 @@ class Rooms(StoreWrapper):
     # Reading
 
     def get(self, key: str) -> bytes | None:
-        if not _own(key) or key == _SWEEP:
-            return self._store.get(key)
-        if (found := _of_ref(key)) is None:
+        found = None
+        if not key.startswith(OBJECT_PREFIX):  # most keys are of objects, and need no other look
+            if not _own(key) or key == _SWEEP:
+                return self._store.get(key)
+            found = _of_ref(key)
+        if found is None:
             hint = self._hints.get(key)
             value = self._store.get((self._start if hint is None else prefix_of(hint)) + key)
             if value is None:
@@ -311,7 +314,9 @@ class Rooms(StoreWrapper):
         refs: list[str] = []
         objects: list[str] = []
         for key in keys:
-            if not _own(key) or key == _SWEEP:
+            if key.startswith(OBJECT_PREFIX):
+                objects.append(key)
+            elif not _own(key) or key == _SWEEP:
                 direct[key] = key
             elif (found := _of_ref(key)) is None:
                 objects.append(key)
