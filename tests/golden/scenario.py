@@ -60,6 +60,10 @@ def _fill_branches(repo: Repository) -> None:
     repo.create_branch("cut", "main")
     for number in range(3):
         repo.commit("cut", set={"cut": number})
+        made = repo.commit("thin", set={"thin": number})
+        if number == 0 and made is not None:
+            repo.create_tag("stays", made.id)
+    repo.keep("thin", last=1, daily=1)
     repo.gc(branch="cut", keep_last=2, keep_reflog="0s", grace="0s")
     for name in ("threads/ann", "threads/bob", "threads/gone"):
         for number in range(3):
@@ -79,10 +83,7 @@ def described(store: KVStore) -> dict[str, Any]:
         "head": repo.refs.head().branch,
         "tags": {name: commit.id for name, commit in repo.tags().items()},
         "remotes": repo.remotes.list(),
-        "keeps": {
-            pattern: f"Keep(idle={keep.idle!r}, since={keep.since!r}, last={keep.last!r})"
-            for pattern, keep in repo.keeps().items()
-        },
+        "keeps": {pattern: repr(keep) for pattern, keep in repo.keeps().items()},
         "policies": Versioned(store).policies(),
         "labels": repo.labels(),
         "deleted": [line.action for line in repo.refs.reflog("heads/threads/gone")],
@@ -90,7 +91,16 @@ def described(store: KVStore) -> dict[str, Any]:
     for name in repo.branches():
         commits = [*repo.log(name)]
         found[name] = {
-            "commits": [[made.id, made.message, made.time.isoformat(), made.info] for made in commits],
+            "commits": [
+                [
+                    made.id,
+                    made.message,
+                    made.time.isoformat(),
+                    made.info,
+                    [*map(str, repo.history.parents(made))],
+                ]
+                for made in commits
+            ],
             "events": [[event.kind, event.data] for made in commits for event in made.events],
             "reflog": [line.action for line in repo.refs.reflog(f"heads/{name}")],
             "values": [_values(repo, made.root) for made in commits],

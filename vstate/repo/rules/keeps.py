@@ -25,7 +25,6 @@ UNSIGNED: Final = (
 """Why a program with `trust` refuses to thin a history."""
 
 _MICROSECOND: Final = timedelta(microseconds=1)
-_WITHOUT_PERIODS: Final = 3  # numbers in a row
 _PERIODS: Final = timedelta(hours=1), timedelta(days=1), timedelta(weeks=1)
 _TO_MONDAY: Final = timedelta(days=3) // _MICROSECOND  # the first day of 1970 was a Thursday
 
@@ -157,18 +156,18 @@ def parse_rules(row: bytes) -> dict[str, Keep]:
         raise ValueError("it holds no rules")
     found = {}
     for pattern, numbers in sorted(rules.items()):
-        if not isinstance(numbers, list) or len(numbers) not in (_WITHOUT_PERIODS, len(fields(Keep))):
+        if not isinstance(numbers, list) or len(numbers) != len(fields(Keep)):
             raise ValueError(f"no rule for {pattern!r}")
         if not all(number is None or (type(number) is int and number >= 0) for number in numbers):
             raise ValueError(f"no numbers in the rule for {pattern!r}")
-        limits = dict(zip((limit.name for limit in fields(Keep)), numbers, strict=False))
+        limits = dict(zip((limit.name for limit in fields(Keep)), numbers, strict=True))
         idle, since = _age(limits.pop("idle")), _age(limits.pop("since"))
         found[pattern] = Keep(idle=idle, since=since, **limits)
     return found
 
 
 def _numbers(keep: Keep) -> Iterator[int | None]:
-    for limit in astuple(keep)[: None if keep.periods else _WITHOUT_PERIODS]:
+    for limit in astuple(keep):
         yield limit // _MICROSECOND if isinstance(limit, timedelta) else limit
 
 
