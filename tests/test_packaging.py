@@ -32,7 +32,7 @@ def test_public_names() -> None:
         *("Versioned", "Live", "Snapshot", "Namespace", "Memory", "Disk", "Cache", "Encrypted", "KVStore"),
         *("open_store", "quote_ref", "unquote_ref", "BranchChanges", "Commit", "Diff", "Change", "Event"),
         *("KeyConflict", "MergeResult", "ABSENT", "PublicKey", "SigningKey", "task", "events", "view"),
-        *("renamed", "upgrade", "compare"),
+        *("renamed", "upgrade", "compare", "Keep"),
     }
     assert expected | set(errors.__all__) == set(vstate.__all__)
     for name in vstate.__all__:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from functools import cached_property
 from random import random
 from typing import Final
 
+from vstate.forks import cached_property
 from vstate.repo.core import Core
 from vstate.repo.upkeep.gc import Collector, step
 
