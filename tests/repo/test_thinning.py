@@ -253,6 +253,46 @@ def test_a_clone_that_stands_at_a_commit_that_went_is_not_merged(time: Time, own
     assert Repository(copy).fsck().ok
 
 
+@pytest.mark.parametrize("ways", ["cut off", "thinned"])
+def test_a_merge_across_a_merge_that_lost_a_parent(time: Time, ways: str) -> None:
+    """It is refused only where commits may have gone that are newer than the base: in a gap."""
+    store = Memory()
+    repo, main = chain(store, time, 2, DAY), Versioned(store)
+    repo.create_branch("side", "main")
+    side = Versioned(store, branch="side")
+    for number in range(2):
+        side["side"] = number
+        side.commit(f"s{number}")
+        time.pass_(HOUR)
+    clone = cloned(store)
+    chain(store, time, 1, HOUR, start=2)
+    repo.create_branch("other", "main")
+    other = Versioned(store, branch="other")
+    other["other"] = 1
+    other.commit("other")
+    main = Versioned(store)
+    main.merge("side")
+    repo.delete_branch("side")
+    if ways == "cut off":
+        repo.gc(branch="main", keep_last=2, keep_reflog="0s", grace="0s")
+        assert main.merge("other").commit is not None
+        assert repo.fsck().ok
+        return
+    repo.delete_branch("other")
+    time.pass_(DAY)
+    thin(repo, daily=9)
+    newest = repo.resolve("main")
+    assert newest.message.startswith("Merge")
+    assert len({*repo.history.parents(newest)}) == 1
+    assert repo.history.has_gap(newest)
+    late = Versioned(clone, branch="side")
+    late["side"] = 0
+    late.commit("back")
+    repo.fetch(Repository(clone), remote="clone", tags=False)
+    with pytest.raises(InvalidInput, match="may have been removed"):
+        Versioned(store).merge("clone/side")
+
+
 def merged(repo: Repository, branch: str, theirs: Commit, policy: str = "") -> ObjectId | str | None:
     """The root after a merge, or the name of an error, after which nothing has changed."""
     try:
@@ -457,6 +497,8 @@ def test_writers_beside_it_and_a_kill_lose_nothing(tmp_path: Path, room: bool) -
             print("done", flush=True)
 
     with Fork(write) as writer:
+        for _ in range(10):
+            assert writer.output.readline()
         for _ in range(5):
             with Fork(thin_again) as thinning:
                 for _ in range(3):

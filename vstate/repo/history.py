@@ -95,7 +95,10 @@ class History:
         return self._load_shallow() if self._shallow is None else self._shallow
 
     def parents(self, commit: Commit) -> tuple[ObjectId, ...]:
-        """The ids of the parents that the commit has in this store."""
+        """The ids of the parents that the commit has in this store.
+
+        One comes twice if it also stands for another parent, which was removed.
+        """
         shallow = self.shallow() if self._shallow is None else self._shallow
         left = shallow.get(commit.oid, commit.parent_ids)
         return tuple(oid for oid in left if oid in commit.parent_ids) if self._exact else left
@@ -103,6 +106,11 @@ class History:
     def is_shallow(self, commit: Commit) -> bool:
         """Whether parents of the commit were removed."""
         return self.parents(commit) != commit.parent_ids
+
+    def has_gap(self, commit: Commit) -> bool:
+        """Whether commits were removed between this one and the parents that it has in this store."""
+        left = self.shallow().get(commit.oid, ())
+        return len({*left}.intersection(commit.parent_ids)) < len(left)
 
     def before(self, commit: Commit) -> list[Commit]:
         """The parents that the commit has in this store; CorruptObject if one of them is missing.
@@ -383,8 +391,8 @@ class History:
         """The merge bases: common ancestors that are no ancestors of another common one; newest first.
 
         Mostly one; none for unrelated histories; several after crosswise merges. Looks at the commits down to
-        the oldest base. None, too, behind a commit with only some of its parents: what was removed there may
-        have been a base.
+        the oldest base. None, too, behind a gap in a history: a commit that was removed there may have been
+        one.
         """
         if one == other:
             return [one]
@@ -402,7 +410,9 @@ class History:
             if marks == _ONE | _OTHER:
                 found.append(oid)
                 marks |= _BELOW
-            elif not marks & _BELOW and self.shallow().get(oid):
+            elif (
+                not marks & _BELOW and self.shallow().get(oid) and any(map(self.has_gap, self.commits([oid])))
+            ):
                 return []
             if marks & _BELOW and not open_sides:
                 break

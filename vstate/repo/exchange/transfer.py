@@ -57,14 +57,15 @@ class Ends:
         self.absent: set[ObjectId] = set()
 
     def note(self, commit: Commit, left: Collection[ObjectId]) -> None:
-        """Note a commit of whose parents these are left where it comes from."""
+        """Note a commit that has these parents where it comes from."""
         cut = [oid for oid in commit.parent_ids if oid not in left]
         # The store may have older commits that only a reflog leads to: they stay part of the history.
         there = present(self._store, cut)
-        kept = {*left, *(oid for oid in there if oid in self._known or oid not in self._remnants)}
-        parents = tuple(oid for oid in commit.parent_ids if oid in kept)
-        if parents != commit.parent_ids:  # others stand for those that are absent
-            parents += tuple(oid for oid in left if oid not in parents)
+        kept = (oid for oid in there if oid in self._known or oid not in self._remnants)
+        places = {oid: place for place, oid in enumerate(commit.parent_ids)}
+        parents = tuple(sorted([*left, *kept], key=lambda oid: places.get(oid, len(places))))
+        if places.keys() <= {*parents}:  # nothing stands for any of them
+            parents = commit.parent_ids
         key, row = shallow_row(commit.oid, parents)
         if parents != commit.parent_ids:
             self.rows[key] = row

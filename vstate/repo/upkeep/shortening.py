@@ -114,11 +114,10 @@ class Cut:
         nearest: dict[ObjectId, Sequence[ObjectId]] = {oid: (oid,) for oid in span if oid not in gaps}
 
         def above(commit: Commit) -> tuple[ObjectId, ...]:
-            found = (near for parent in history.parents(commit) for near in nearest.get(parent, ()))
-            return tuple(dict.fromkeys(found))
+            return tuple(near for parent in history.parents(commit) for near in nearest.get(parent, ()))
 
         for commit in sorted(gaps.values(), key=lambda commit: commit.order):
-            found = above(commit)
+            found = dict.fromkeys(above(commit))
             nearest[commit.oid] = [
                 one
                 for one in found
