@@ -250,6 +250,11 @@ class HistoryMachine(RuleBasedStateMachine):
         bases = self.model.bases(ours, theirs)
         if not bases:  # the history was cut off after the merge base
             return
+        repo = self.state.repo
+        if repo.history.shallow() and repo.merge_base(ours, theirs) is None:  # it may have been
+            with pytest.raises(InvalidInput, match="may have been removed"):
+                self.state.merge(name, policy=policy)
+            return
         expected: Values | None = None  # tests/state/test_merge.py tests crossing histories
         conflicts: list[str] = []
         if len(bases) == 1:

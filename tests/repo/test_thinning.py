@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from bundle_files import exported, imported
 from clock import Time, standing_still
+from present import present
 from running import Fork
 from sync_stores import cloned
 
 from vstate import (
+    AlreadyExists,
     CorruptStore,
     Disk,
     InvalidInput,
@@ -32,10 +34,12 @@ from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.repo import Repository
 from vstate.repo.history import shallow_row
+from vstate.repo.names.refs import Refs
 from vstate.repo.rules.keeps import Keep
 from vstate.repo.rules.security import Security
 from vstate.repo.upkeep.reach import Marks
 from vstate.repo.writing import BranchChanges
+from vstate.testing import Faulty
 
 HOUR, DAY, WEEK = 3_600, 86_400, 7 * 86_400
 PERIODS = {"hourly": HOUR, "daily": DAY, "weekly": WEEK}
@@ -64,6 +68,16 @@ def chain(store: KVStore, time: Time, number: int, seconds: float, start: int = 
 def thin(repo: Repository, pattern: str = "main", **limits: Any) -> None:
     repo.keep(pattern, **limits)
     repo.gc(keep_reflog="0s", grace="0s")
+
+
+def copied(store: KVStore) -> Memory:
+    copy = Memory()
+    copy.set_many(dict(store.items("")))
+    return copy
+
+
+def stopped(*given: Any, **options: Any) -> bool:
+    raise KeyboardInterrupt
 
 
 def messages(repo: Repository, rev: str = "main") -> list[str]:
@@ -284,13 +298,136 @@ def test_a_merge_across_a_merge_that_lost_a_parent(time: Time, ways: str) -> Non
     newest = repo.resolve("main")
     assert newest.message.startswith("Merge")
     assert len({*repo.history.parents(newest)}) == 1
-    assert repo.history.has_gap(newest)
     late = Versioned(clone, branch="side")
     late["side"] = 0
     late.commit("back")
     repo.fetch(Repository(clone), remote="clone", tags=False)
     with pytest.raises(InvalidInput, match="may have been removed"):
         Versioned(store).merge("clone/side")
+
+
+@pytest.mark.parametrize("limits", [{"last": 3}, {"daily": 1, "last": 2}, {"hourly": 3}])
+def test_a_merge_takes_no_older_base_than_the_one_that_went(time: Time, limits: dict[str, int]) -> None:
+    """What main has taken back since would come again. The commit that hides the base has lost its parent."""
+    store = Memory()
+    repo = chain(store, time, 1, HOUR)
+    repo.create_branch("old", "main")
+    repo.create_branch("other", "main")
+    repo.commit("other", set={"n": 1})
+    Versioned(store, branch="main").merge("other")
+    for number in (0, 2, 3, 4):
+        time.pass_(HOUR)
+        repo.commit("main", set={"n": 0, "main": number})
+    time.pass_(HOUR)
+    repo.commit("old", set={"old": 1})
+    Versioned(store, branch="main").merge("old")
+    repo.commit("other", set={"other": 1})
+    thin(repo, **limits)
+    with pytest.raises(InvalidInput, match="may have been removed"):
+        Versioned(store, branch="main").merge("other")
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("way", ["import", "push", "pull", "fetch"])
+def test_a_store_that_has_more_of_a_history_keeps_it(time: Time, way: str, ahead: bool) -> None:
+    """Also if the other one has thinned it down to fewer commits."""
+    store = Memory()
+    chain(store, time, 24 * 20, HOUR)
+    other = copied(store)
+    thin(Repository(store), daily=60)
+    thin(Repository(other), weekly=8)
+    chain(other, time, int(ahead), 60, start=999)
+    kept = messages(Repository(store))
+    assert len(kept) == 21
+    source = Repository(other)
+    if way == "import":
+        imported(store, exported(other, "main"))
+    elif way == "push":
+        source.push(store, ["main"])
+    elif way == "pull":
+        Versioned(store).pull(source)
+    else:
+        Repository(store).fetch(source, remote="other")
+    repo = Repository(store)
+    repo.keep("main")  # no rule any more
+    repo.gc(keep_reflog="0s", grace="0s")
+    assert messages(repo)[-21:] == kept
+    assert repo.fsck().ok
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+@pytest.mark.parametrize("way", ["import", "push", "fetch"])
+def test_commits_that_arrived_without_a_ref_have_the_end_of_their_history(
+    time: Time, way: str, atomic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transfer is cut short before its ref. A branch that is made at such a commit is whole."""
+    store, memory = Memory(), Memory()
+    chain(store, time, 10, HOUR)
+    thin(Repository(store), last=3)
+    target = memory if atomic else Faulty(memory, atomic=False)
+    Repository(target).commit("other", set={"n": 1})
+    tip = Repository(store).resolve("main")
+    with monkeypatch.context() as patch:
+        patch.setattr(Refs, "publish_all", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            if way == "import":
+                imported(target, exported(store, "main"))
+            elif way == "push":
+                Repository(store).push(target, ["main"])
+            else:
+                Repository(target).fetch(Repository(store), remote="other")
+    repo = Repository(target)
+    repo.create_branch("again", tip)
+    assert messages(repo, "again") == ["c9", "c8", "c7"]
+    assert repo.fsck().ok
+
+
+def test_a_tag_that_was_refused_leaves_the_end_of_the_history_that_it_brought(time: Time) -> None:
+    """Its commits are in the room by then. The next tag there finds them, and is whole."""
+    repo = Repository(Memory())
+    for branch in ("a", "b"):
+        for number in range(5):
+            repo.commit_many([BranchChanges(branch, set={"n": number, "of": branch}, room=True)])
+    repo.gc(branch="b", keep_last=2, keep_reflog="0s", grace="0s")
+    repo.create_tag("t", "a")
+    with pytest.raises(AlreadyExists):
+        repo.create_tag("t", "b")
+    repo.delete_tag("t")
+    repo.create_tag("t", "b")
+    assert len([*repo.log("t")]) == 2
+    assert repo.fsck().ok
+
+
+def test_what_stands_for_a_first_parent_comes_first_in_a_copy(time: Time) -> None:
+    """The copy has the second parent only, from before. So `~1` is the history of the branch there too."""
+    store, target = Memory(), Memory()
+    repo = Repository(store)
+    for number, pause in enumerate((2 * DAY, DAY, 0)):
+        repo.commit("main", set={"n": number}, message=f"c{number}")
+        time.pass_(pause)
+    repo.create_branch("side", "main~1")
+    side = present(repo.commit("side", set={"side": 1}, message="side"))
+    repo.commit("main", set={"n": 3}, message="c3")
+    Versioned(store, branch="main").merge("side")
+    repo.push(target, ["side"])
+    repo.delete_branch("side")
+    thin(repo, daily=4)
+    other = Repository(target)
+    other.fetch(repo, remote="other", tags=False)
+    tip = other.resolve("other/main")
+    assert side.oid in tip.parent_ids[1:]
+    assert [commit.message for commit in other.log("other/main", first_parent=True)][1:] == ["c1", "c0"]
+    assert other.fsck().ok
+
+
+def test_a_clock_that_is_ahead_takes_nobodys_place(time: Time) -> None:
+    """The newest commit is of today for a gc whose clock is two seconds behind, and not of yesterday."""
+    store = Memory()
+    repo = chain(store, time, 5, DAY)
+    chain(store, time, 1, 0, start=5)
+    time.pass_(-2)
+    thin(repo, daily=10)
+    assert messages(repo) == ["c5", "c4", "c3", "c2", "c1", "c0"]
 
 
 def merged(repo: Repository, branch: str, theirs: Commit, policy: str = "") -> ObjectId | str | None:

@@ -97,6 +97,11 @@ class Opening:
         if keep is not None:
             rule = keep if isinstance(keep, Keep) else Keep(idle=keep)
             for beginning in branches:
+                if not beginning:
+                    raise InvalidInput(
+                        "keep is a rule for the branches below a prefix, and without one these are all "
+                        "branches of the store: give a prefix, or use repo.keep"
+                    )
                 self.repo.keep(f"{beginning}*", **asdict(rule))
         self.marks = marks(reader)
         """The keys that the first commit of a branch sets."""

@@ -95,10 +95,7 @@ class History:
         return self._load_shallow() if self._shallow is None else self._shallow
 
     def parents(self, commit: Commit) -> tuple[ObjectId, ...]:
-        """The ids of the parents that the commit has in this store.
-
-        One comes twice if it also stands for another parent, which was removed.
-        """
+        """The ids of the parents that the commit has in this store."""
         shallow = self.shallow() if self._shallow is None else self._shallow
         left = shallow.get(commit.oid, commit.parent_ids)
         return tuple(oid for oid in left if oid in commit.parent_ids) if self._exact else left
@@ -106,11 +103,6 @@ class History:
     def is_shallow(self, commit: Commit) -> bool:
         """Whether parents of the commit were removed."""
         return self.parents(commit) != commit.parent_ids
-
-    def has_gap(self, commit: Commit) -> bool:
-        """Whether commits were removed between this one and the parents that it has in this store."""
-        left = self.shallow().get(commit.oid, ())
-        return len({*left}.intersection(commit.parent_ids)) < len(left)
 
     def before(self, commit: Commit) -> list[Commit]:
         """The parents that the commit has in this store; CorruptObject if one of them is missing.
@@ -391,8 +383,8 @@ class History:
         """The merge bases: common ancestors that are no ancestors of another common one; newest first.
 
         Mostly one; none for unrelated histories; several after crosswise merges. Looks at the commits down to
-        the oldest base. None, too, behind a gap in a history: a commit that was removed there may have been
-        one.
+        the oldest base. Behind a commit that has lost parents there is none but one of the two themselves:
+        what was removed there may have been a base, or may have led to one.
         """
         if one == other:
             return [one]
@@ -410,10 +402,9 @@ class History:
             if marks == _ONE | _OTHER:
                 found.append(oid)
                 marks |= _BELOW
-            elif (
-                not marks & _BELOW and self.shallow().get(oid) and any(map(self.has_gap, self.commits([oid])))
-            ):
-                return []
+            elif not marks & _BELOW and oid in self.shallow():
+                pairs = (one, other), (other, one)
+                return [first for first, second in pairs if self.is_ancestor(first, second)]
             if marks & _BELOW and not open_sides:
                 break
             for time, parent in self._older(oid, -queue[0][0] if queue else 0):

@@ -128,7 +128,7 @@ class Reading:
         diff, damage = readable_changes(repo, commit)
         document = commit_document(commit, shallow=repo.history.is_shallow(commit))
         return document | {
-            "parents": list(dict.fromkeys(map(str, repo.history.parents(commit)))),  # those that are here
+            "parents": list(map(str, repo.history.parents(commit))),  # those that can be shown
             "short": commit.short,
             "refs": refs,
             "events": event_documents(commit),

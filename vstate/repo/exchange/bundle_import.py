@@ -190,6 +190,7 @@ class _Import:
         Others take a commit that is there for a sign that all its objects are there.
         """
         has_ends = bool(self._header.shallow) or any(self._repo.store.keys(SHALLOW))
+        ends = Ends(self._repo.store, History(Objects(self._repo.store.uncached())), self._bundled)
         for frame in self._bundle.frames():
             keys = {OBJECT_PREFIX + item.oid.hex(): item.oid for item in frame.items}
             for item in frame.items if has_ends else ():
@@ -201,8 +202,11 @@ class _Import:
                 objects = {oid: new for oid, new in frame.objects().items() if oid in missing}
                 self._note(objects)
                 arrived = arrival(self._repo.store, objects)
-                rows = self._repo.objects.stored(objects) | arrived
-                if not self._repo.store.transact(rows, {SWEEP: sweep}):
+                for oid in self._header.shallow.keys() & objects:
+                    ends.note(Commit.decode(oid, bytes(objects[oid].body)), self._header.shallow[oid])
+                rows, gone = ends.rows_with(objects)
+                rows |= self._repo.objects.stored(objects) | arrived
+                if not self._repo.store.transact(rows, {SWEEP: sweep, **gone}):
                     return False
                 self._arrived += arrived
                 self.written += len(objects)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, groupby
@@ -22,7 +22,7 @@ from vstate.repo.exchange.difference import (
     whole_commits,
 )
 from vstate.repo.graph import graph_key, is_segment
-from vstate.repo.history import History, shallow_row
+from vstate.repo.history import SHALLOW, History, shallow_row
 from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import SWEEP, Refs
 from vstate.repo.objects import Objects
@@ -59,13 +59,17 @@ class Ends:
     def note(self, commit: Commit, left: Collection[ObjectId]) -> None:
         """Note a commit that has these parents where it comes from."""
         cut = [oid for oid in commit.parent_ids if oid not in left]
-        # The store may have older commits that only a reflog leads to: they stay part of the history.
-        there = present(self._store, cut)
-        kept = (oid for oid in there if oid in self._known or oid not in self._remnants)
-        places = {oid: place for place, oid in enumerate(commit.parent_ids)}
-        parents = tuple(sorted([*left, *kept], key=lambda oid: places.get(oid, len(places))))
-        if places.keys() <= {*parents}:  # nothing stands for any of them
-            parents = commit.parent_ids
+        # The store may have older commits that only a reflog leads to: they stay part of the history. So do
+        # those that stand for parents here.
+        own = self._history.shallow().get(commit.oid, ())
+        there = present(self._store, [*dict.fromkeys([*cut, *own])])
+        here = [oid for oid in there if oid in self._known or oid not in self._remnants]
+        parents = tuple(oid for oid in commit.parent_ids if oid in left or oid in here)
+        if parents != commit.parent_ids:
+            standing = [oid for oid in dict.fromkeys([*own, *left]) if oid in here or oid in left]
+            others = [oid for oid in standing if oid not in parents]
+            is_first = commit.parent_ids[0] not in parents  # then others stand for the first parent
+            parents = (*others, *parents) if is_first else (*parents, *others)
         key, row = shallow_row(commit.oid, parents)
         if parents != commit.parent_ids:
             self.rows[key] = row
@@ -74,6 +78,14 @@ class Ends:
             self.rows[key] = None
         if key in self.rows:
             self.left[commit.oid] = parents
+
+    def rows_with(self, commits: Iterable[ObjectId]) -> tuple[dict[str, bytes], dict[str, None]]:
+        """The rows to write with these commits, which are not there yet, and what they expect: otherwise
+        others could take such a commit for one with its whole history, before a ref leads to it.
+        """
+        keys = [SHALLOW + oid.hex() for oid in commits]
+        rows = {key: row for key in keys if (row := self.rows.get(key)) is not None}
+        return rows, {OBJECT_PREFIX + oid.hex(): None for oid in self.absent} if rows else {}
 
 
 @dataclass(slots=True)
@@ -163,15 +175,16 @@ class Transfer:
         if not missing:
             return
         bodies = read_bodies(self._source.objects, missing)
+        ends, gone = copied.ends.rows_with(item.oid for item in missing)
         objects = {item.oid: Object(item.kind, body) for item, body in zip(missing, bodies, strict=True)}
         rows, arrived = self._objects.stored(objects), arrival(store, objects)
         # An interrupted set_many may have written any part, for example a commit without its parent.
         if missing[0].kind is not COMMIT:
             store.set_many(rows)
         elif not store.transactional:
-            for key, value in rows.items():
+            for key, value in {**ends, **rows}.items():
                 store.set(key, value)
-        elif not store.transact({**rows, **arrived}, {SWEEP: self.sweep}):
+        elif not store.transact({**rows, **ends, **arrived}, {SWEEP: self.sweep, **gone}):
             raise CorruptObject(str(missing[0].oid), "gc has removed what it holds")
         copied.arrived += arrived
         copied.objects += len(rows)

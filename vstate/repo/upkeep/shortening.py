@@ -91,7 +91,7 @@ class Cut:
         span: dict[ObjectId, Commit] = {}
         passed, chosen = set[ObjectId](), set[ObjectId]()
         for ref, head in heads.items():
-            keep, dates = limits[ref.removeprefix(HEADS)], dated(history.ancestors(head.oid), now)
+            keep, dates = limits[ref.removeprefix(HEADS)], _dated(history.ancestors(head.oid), now)
             staying = [commit for commit, stays in keep.choose(dates, now) if stays]
             if keep.periods:
                 inside = (oid for oid in named if history.is_ancestor(oid, head.oid))
@@ -114,10 +114,11 @@ class Cut:
         nearest: dict[ObjectId, Sequence[ObjectId]] = {oid: (oid,) for oid in span if oid not in gaps}
 
         def above(commit: Commit) -> tuple[ObjectId, ...]:
-            return tuple(near for parent in history.parents(commit) for near in nearest.get(parent, ()))
+            found = (near for parent in history.parents(commit) for near in nearest.get(parent, ()))
+            return tuple(dict.fromkeys(found))
 
         for commit in sorted(gaps.values(), key=lambda commit: commit.order):
-            found = dict.fromkeys(above(commit))
+            found = above(commit)
             nearest[commit.oid] = [
                 one
                 for one in found
@@ -162,6 +163,12 @@ class Cut:
                     self.kept_by.append(ref.removeprefix(HEADS))
                     shared |= found
         return shared
+
+
+def _dated(newest_first: Iterable[Commit], now: int) -> Iterator[tuple[Commit, int]]:
+    """As `dated`. A commit of a clock that is ahead of this one is dated now: it takes nobody's place."""
+    for commit, date in dated(newest_first, now):
+        yield commit, now if microseconds(commit.time) > now else date
 
 
 def _until(begin: int, newest_first: Iterable[Commit]) -> Iterator[Commit]:
