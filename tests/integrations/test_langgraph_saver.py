@@ -109,6 +109,18 @@ def _child(id: str, values: dict[str, Any]) -> Any:
     return {**empty_checkpoint(), "id": id, "channel_values": values, "channel_versions": versions}
 
 
+def test_what_a_reader_changes_is_its_own(saver: VstateSaver) -> None:
+    """Also at the third read of one checkpoint: what is kept in memory is never handed out."""
+    config = None
+    for number in range(4):
+        wanted = [str(number) * 2000]
+        config = step(saver, number, {"messages": wanted}, config)
+        for _ in range(3):
+            found = read(saver, config).checkpoint["channel_values"]["messages"]
+            assert found == wanted
+            found.append("more")
+
+
 def test_the_newest_checkpoint_has_the_greatest_id(saver: VstateSaver) -> None:
     """A checkpoint that is put late does not become the newest one, nor does another namespace's."""
     for number in (5, 9, 2):

@@ -420,6 +420,19 @@ def test_what_stands_for_a_first_parent_comes_first_in_a_copy(time: Time) -> Non
     assert other.fsck().ok
 
 
+def test_a_commit_that_a_tracking_ref_names_stays(time: Time) -> None:
+    """A later fetch, or a merge, begins there."""
+    source, store = Memory(), Memory()
+    chain(source, time, 5, HOUR)
+    repo = Repository(store)
+    repo.fetch(Repository(source), remote="origin", tags=False)
+    repo.create_branch("main", "origin/main")
+    time.pass_(WEEK)
+    chain(store, time, 5, HOUR, start=5)
+    thin(repo, weekly=1)
+    assert messages(repo) == ["c9", "c4"]
+
+
 def test_a_clock_that_is_ahead_takes_nobodys_place(time: Time) -> None:
     """The newest commit is of today for a gc whose clock is two seconds behind, and not of yesterday."""
     store = Memory()
@@ -605,6 +618,7 @@ def test_a_gc_that_another_one_overtook_names_no_commit_that_went(
             other = chain(store, time, 40, HOUR, start=60)
             other.gc(keep_reflog="0s", grace="0s")
         cut_off(marks, ends)
+        assert Repository(store).fsck().ok  # later steps of this gc could heal it
 
     monkeypatch.setattr(Marks, "cut_off", slow)
     repo.gc(keep_reflog="0s", grace="0s")
