@@ -110,14 +110,15 @@ def _child(id: str, values: dict[str, Any]) -> Any:
 
 
 def test_what_a_reader_changes_is_its_own(saver: VstateSaver) -> None:
-    """Also at the third read of one checkpoint: what is kept in memory is never handed out."""
+    """Also at the third read of a long list of messages: it is a copy of the newest one in memory."""
     config = None
     for number in range(4):
-        wanted = [str(number) * 2000]
+        wanted = [HumanMessage(str(number) * 5000, id=str(number))]
         config = step(saver, number, {"messages": wanted}, config)
         for _ in range(3):
             found = read(saver, config).checkpoint["channel_values"]["messages"]
             assert found == wanted
+            found[0].content = "changed"
             found.append("more")
 
 
