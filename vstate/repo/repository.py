@@ -65,7 +65,7 @@ class Repository(Core):
             return Transfer(source, self.room(room), source, lambda step, count, total: None).copy(oid)
 
         try:
-            copied = retry_after_sweep(self, copy)
+            copied = retry_after_sweep(self.room(room), copy)  # whose sweep the copy has for a condition
         except CorruptObject:
             self.require_stored(oid)  # it may have been forgotten meanwhile
             raise
