@@ -750,11 +750,13 @@ def test_the_example_of_a_rule(example: Any) -> None:
     assert {*Repository(Disk("./threads")).keeps()} == {"threads/*"}
 
 
-def test_a_rule_of_threads_without_a_prefix_is_that_of_all_branches() -> None:
-    """With any prefix, the rule is that of the branches that begin with it."""
-    for prefix, pattern in (("", "*"), ("t-", "t-*"), ("a/b/", "a/b/*")):
+def test_the_rule_of_threads_is_that_of_their_prefix() -> None:
+    """Without a prefix it would be the rule of all branches, of whatever program: that is refused."""
+    for prefix, pattern in (("t-", "t-*"), ("a/b/", "a/b/*")):
         saver = VstateSaver(prefix=prefix, keep="1d")
         assert {*saver.repo.keeps()} == {pattern}
+    with pytest.raises(InvalidInput, match="give a prefix"):
+        VstateSaver(prefix="", keep="1d")
 
 
 def test_the_example_of_the_page(example: Any, commands: Any) -> None:

@@ -6,12 +6,12 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.kv.base import OBJECT_PREFIX, batches, batches_by_bytes
@@ -202,8 +202,7 @@ class _Import:
                 objects = {oid: new for oid, new in frame.objects().items() if oid in missing}
                 self._note(objects)
                 arrived = arrival(self._repo.store, objects)
-                for oid in self._header.shallow.keys() & objects:
-                    ends.note(Commit.decode(oid, bytes(objects[oid].body)), self._header.shallow[oid])
+                self._note_ends(ends, objects)
                 rows, gone = ends.rows_with(objects)
                 rows |= self._repo.objects.stored(objects) | arrived
                 if not self._repo.store.transact(rows, {SWEEP: sweep, **gone}):
@@ -212,6 +211,17 @@ class _Import:
                 self.written += len(objects)
             self._progress("importing", frame.end, self._bundle.bytes)
         return True
+
+    def _note_ends(self, ends: Ends, objects: NewObjects) -> None:
+        """Note the ends of histories among commits that are about to be written."""
+        commits = {
+            oid: Commit.decode(oid, bytes(body)) for oid, (kind, body) in objects.items() if kind is COMMIT
+        }
+        stored = Objects(self._repo.store.uncached())
+        for oid in self._header.shallow.keys() & commits:
+            left = self._header.shallow[oid]
+            self._require_end(commits[oid], left, lambda oid: commits.get(oid) or stored.find_commit(oid))
+            ends.note(commits[oid], left)
 
     def _whole(self, keys: Mapping[str, ObjectId]) -> Set[str]:
         rows = self._salvage.rows(list(keys))
@@ -244,15 +254,26 @@ class _Import:
         ends = Ends(self._repo.store, history, self._bundled)
         for oid, left in self._header.shallow.items():
             commit = objects.find_commit(oid) if oid in self._bundled else None
-            others = map(objects.find_commit, {*left} - {*(commit.parent_ids if commit else ())})
-            if commit is None or any(other is None or other.order >= commit.order for other in others):
-                self._bundle.refuse("it ends a history at a commit that is missing or has other parents")
+            if commit is None:
+                self._refuse_end()
+            self._require_end(commit, left, objects.find_commit)
             ends.note(commit, left)
         for oid in history.shallow():
             if oid in self._bundled and oid not in self._header.shallow:
                 commit = objects.commit(oid)
                 ends.note(commit, [parent for parent in commit.parent_ids if parent in self._bundled])
         return ends
+
+    def _require_end(
+        self, commit: Commit, left: Sequence[ObjectId], find: Callable[[ObjectId], Commit | None]
+    ) -> None:
+        """Refuse the bundle if it gives a commit a parent that is absent, or no older than it."""
+        others = map(find, {*left} - {*commit.parent_ids})
+        if any(other is None or other.order >= commit.order for other in others):
+            self._refuse_end()
+
+    def _refuse_end(self) -> NoReturn:
+        self._bundle.refuse("it ends a history at a commit that is missing or has other parents")
 
     def _check_connected(
         self,
