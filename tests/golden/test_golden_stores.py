@@ -156,7 +156,7 @@ def opened(kind: str, url: str) -> Iterator[KVStore]:
 @pytest.mark.skipif(os.environ.get("VSTATE_GOLDEN") == "write", reason="the stores are being written")
 @pytest.mark.parametrize("directory", sorted(HERE.glob("format-*")), ids=lambda path: path.name)
 def test_a_golden_store_is_read(directory: Path, place: tuple[str, str]) -> None:
-    """It tells what it told then, has no damage, and takes commits, merges and a gc."""
+    """Its contents are as they were written, whole; and commits, a merge and gc work on it."""
     kind, url = place
     name, _, load = KINDS[kind]
     load(url, directory / name)

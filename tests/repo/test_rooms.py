@@ -19,10 +19,12 @@ from vstate.kv.base import KVStore, room_prefix, split_room
 from vstate.kv.disk import Disk
 from vstate.kv.memory import Memory
 from vstate.objects.commit import Commit
+from vstate.objects.ids import COMMIT
 from vstate.repo.clone import clone
+from vstate.repo.exchange.transfer import Transfer
 from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
-from vstate.repo.rooms import Room, entry, mark_of, new_room, room_in
+from vstate.repo.rooms import Room, _note, entry, mark_of, new_mark, new_room, room_in
 from vstate.repo.upkeep.forgetting import _Forgetting
 from vstate.repo.writing import BranchChanges
 from vstate.testing.faulty import Faulty
@@ -583,3 +585,34 @@ def test_a_branch_that_is_forgotten_as_it_begins_anew_in_another_room(store: KVS
     assert state(Repository(store), "b") == {"value": 2}
     assert Repository(store).branch_names(labels={"user": "ann"}) == ["b"]
     assert Repository(store).fsck().ok
+
+
+def test_a_copy_into_a_room_goes_on_beside_gc_of_that_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time it has looked at the room, a sweep comes, twice. No ref of that room has been read."""
+    store = Memory()
+    repo = Repository(store)
+    first = commit(repo, "a", value=1)
+    commit(repo, "b", value=2)
+    mark = f"{room_prefix(room_of(repo, 'b'))}gc"
+    repo.delete_branch("b")  # its reflog stays in the room
+    send, late = Transfer._send, iter(range(2))
+
+    def slow(self: Transfer, batch: Any, copied: Any) -> None:
+        if batch[0].kind is COMMIT and next(late, None) is not None:
+            store.set(mark, new_mark())
+        send(self, batch, copied)
+
+    monkeypatch.setattr(Transfer, "_send", slow)
+    assert Repository(store).create_branch("b", first.oid) == first
+    assert next(late, None) is None
+    assert Repository(store).fsck().ok
+
+
+def test_a_room_knows_what_it_noted_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A walk through more rooms than it can keep in mind still needs the newer half."""
+    monkeypatch.setattr("vstate.repo.rooms._MOST_KNOWN", 10)
+    notes: dict[str, int] = {}
+    for number in range(100):
+        _note(notes, str(number), number)
+        assert len(notes) <= 10
+        assert notes.items() >= {str(n): n for n in range(max(0, number - 4), number + 1)}.items()

@@ -160,7 +160,7 @@ def history(random: Random, time: Time, store: KVStore, *, room: bool) -> Reposi
 @pytest.mark.parametrize("room", [True, False], ids=["in a room", "in room 0"])
 @pytest.mark.parametrize("seed", seeds(6, 40))
 def test_any_history_keeps_what_the_rule_says(time: Time, seed: int, room: bool) -> None:
-    """What restic would keep, tags, and what other branches lead to; with equal states, also in copies."""
+    """It keeps what the rule of restic keeps, tags, and what other branches lead to. Copies have the same."""
     random, store = Random(seed), Memory()
     repo = history(random, time, store, room=room)
     names = repo.branch_names()
@@ -213,7 +213,7 @@ def test_a_long_history_is_walked_alike_with_and_without_its_graph(time: Time) -
     thin(repo, last=20, hourly=24, daily=30)
     kept = [commit.oid for commit in repo.log("main")]
     assert 40 < len(kept) < 80
-    assert {commit.oid for commit in old.log("main")} >= {*kept}  # and what it has in memory
+    assert {commit.oid for commit in old.log("main")} >= {*kept}  # some others are still in its memory
     for handle in (repo, old, Repository(store)):
         assert [commit.oid for commit in handle.log("main")] == kept
         for steps in range(0, len(kept), 5):
@@ -222,7 +222,7 @@ def test_a_long_history_is_walked_alike_with_and_without_its_graph(time: Time) -
             assert not handle.history.is_ancestor(kept[0], kept[steps]) or not steps
 
 
-# What it says afterwards
+# What log, diff and blame say of a thinned history
 
 
 def test_the_next_commit_that_stays_has_the_changes_of_those_that_went(time: Time) -> None:

@@ -596,4 +596,4 @@ def _see_to_entry(
         rows[GONE + ref] = None
         if number:
             rows[ROOM_OF + ref] = entry(number)
-            old |= {key: None, ROOM_OF + ref: None}
+            old[key] = None

@@ -80,8 +80,9 @@ class Ends:
             self.left[commit.oid] = parents
 
     def rows_with(self, commits: Iterable[ObjectId]) -> tuple[dict[str, bytes], dict[str, None]]:
-        """The rows to write with these commits, which are not there yet, and what they expect: otherwise
-        others could take such a commit for one with its whole history, before a ref leads to it.
+        """The rows to write in one transaction with new commits, and the rows that the transaction expects.
+
+        A commit without its row counts as one with all its parents, also before a ref leads to it.
         """
         keys = [SHALLOW + oid.hex() for oid in commits]
         rows = {key: row for key in keys if (row := self.rows.get(key)) is not None}
