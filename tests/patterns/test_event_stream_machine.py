@@ -74,13 +74,13 @@ class Stream(RuleBasedStateMachine):
 
     @rule(data=st.data(), position=st.integers(0, 30), much=st.integers(1, 3))
     def delete(self, data: st.DataObject, position: int, much: int) -> None:
-        del self.pick(data)[2].sequence[position : position + much]
+        del self.pick(data)[2][position : position + much]
 
     @rule(data=st.data(), position=st.integers(0, 30))
     def replace(self, data: st.DataObject, position: int) -> None:
         stream = self.pick(data)[2]
         if len(self.handles) == 1 and position < len(stream):  # of two branches it would be a conflict
-            stream.sequence[position] = self.event
+            stream[position] = self.event
             self.event += 1
 
     @rule(data=st.data())

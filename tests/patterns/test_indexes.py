@@ -46,57 +46,46 @@ def state(request: pytest.FixtureRequest) -> Any:
     return scope(Versioned(), "a", "") if request.param == "namespace" else Live()
 
 
+RANKS = (-(1 << 63), -(1 << 63) + 2, -(1 << 63) + 16, -(10**6), -1, 0, 1, 9, 10, 10**6, (1 << 63) - 1)
+TEXTS = ("", "A", "a b", "a-b", "a", "a0")  # as keys: before a slash come some characters
+
+
 def test_found_in_the_order_of_the_index(state: Any) -> None:
     """By text and number, negative ones too; within a place; and only records with a place."""
     jobs = jobs_in(state)
-    for id, queue, rank in (("x", "b", 0), ("y", "a", 10), ("z", "a", 9), ("w", "a", -1), ("v/", "a", 9)):
-        jobs.put(Job(id=id, queue=queue, rank=rank))
+    for queue in sorted(TEXTS):
+        for rank in sorted(RANKS, key=str):
+            jobs.put(Job(id=f"{queue}/{rank}", queue=queue, rank=rank))
     jobs.put(Job(id="u", done=True))
-    assert waiting(jobs) == ["w", "v/", "z", "y", "x"]
-    assert waiting(jobs, "a") == ["w", "v/", "z", "y"]
-    assert waiting(jobs, "a", 9) == ["v/", "z"]
+    assert waiting(jobs) == [f"{queue}/{rank}" for queue in TEXTS for rank in RANKS]
+    assert waiting(jobs, "a") == [f"a/{rank}" for rank in RANKS]
+    assert waiting(jobs, "a", 9) == ["a/9"]
     assert waiting(jobs, "c") == []
-    assert [job.id for job in jobs.indexed("all")] == list(jobs) == ["u", "v/", "w", "x", "y", "z"]
+    assert [job.id for job in jobs.indexed("all")] == list(jobs)
     with pytest.raises(InvalidInput, match="no index 'wating'; there are: waiting, all"):
         next(jobs.indexed("wating"))
     with pytest.raises(InvalidInput, match="there are: none"):
         next(Records(state, Job, key="id").indexed("waiting"))
 
 
-def test_numbers_sort_as_numbers(state: Any) -> None:
-    """From the least of 64 bits to the greatest."""
-    ranks = (-(1 << 63), -(1 << 63) + 2, -(1 << 63) + 16, -(10**6), -1, 0, 1, 9, 10, 10**6, (1 << 63) - 1)
-    jobs = jobs_in(state)
-    for rank in sorted(ranks, key=str):
-        jobs.put(Job(id=str(rank), rank=rank))
-    assert waiting(jobs) == [str(rank) for rank in ranks]
+async def odd(job: Job) -> str:
+    return job.queue
 
 
-def test_texts_sort_as_keys(state: Any) -> None:
-    """A longer text comes first where it goes on with a character below the slash."""
-    jobs = jobs_in(state)
-    for queue in ("a", "a-b", "a b", "a0", "", "A"):
-        jobs.put(Job(id=queue or "none", queue=queue))
-    assert waiting(jobs) == ["none", "A", "a b", "a-b", "a", "a0"]
-
-
-@pytest.mark.parametrize("place", [1.5, [1], (1, 2.0), (None,)])
-def test_a_function_that_returns_no_place(state: Any, place: Any) -> None:
-    """TypeError, and nothing is written."""
-    records = Records(state, Job, key="id", index={"odd": lambda job: place})
-    with pytest.raises(TypeError, match=r"not (a|float|NoneType)"):
-        records.put(Job(id="a"))
-    assert len(state) == 0
-
-
-def test_a_function_that_is_awaited(state: Any) -> None:
-    """It is refused by name, and no coroutine is left unawaited."""
-
-    async def odd(job: Job) -> str:
-        return job.queue
-
-    records = Records(state, Job, key="id", index={"odd": odd})  # type: ignore[dict-item]
-    with pytest.raises(TypeError, match="the function of index 'odd' must be a plain function"):
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        *(
+            (lambda job, place=place: place, r"not (a|float|NoneType)")
+            for place in (1.5, [1], (1, 2.0), (None,))
+        ),
+        (odd, "the function of index 'odd' must be a plain function"),
+    ],
+)
+def test_a_function_that_returns_no_place(state: Any, place: Any, message: str) -> None:
+    """TypeError, and nothing is written; no coroutine is left unawaited."""
+    records = Records(state, Job, key="id", index={"odd": place})
+    with pytest.raises(TypeError, match=message):
         records.put(Job(id="a"))
     assert len(state) == 0
 
@@ -111,6 +100,10 @@ def test_a_place_that_cannot_be_found_out(state: Any) -> None:
     with pytest.raises(InvalidInput):
         numbers.change("a", rank=-3)
     assert [job.rank for job in numbers.indexed("rank")] == [1]
+    queues = Records(state, Job, key="id", index={"queue": lambda job: job.queue})
+    for id in "ab":
+        with pytest.raises(InvalidInput, match="too long"):
+            queues.put(Job(id=id, queue="a" * 4096))
     assert list(numbers) == ["a"]
 
 
@@ -229,7 +222,8 @@ def test_a_migration_that_moves_records(local_store: AgentStore) -> None:
     assert [key for key in state if "waiting" in key] == ["%index/waiting/low//b", "%index/waiting/low//c"]
 
 
-def test_a_record_that_expires_while_all_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["__delitem__", "__contains__"])
+def test_a_record_that_expires_as_it_is_deleted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The record is gone, as requested."""
     with standing_still() as time:
         state = Versioned()
@@ -238,35 +232,20 @@ def test_a_record_that_expires_while_all_are_deleted(monkeypatch: pytest.MonkeyP
             jobs.put(Job(id=id))
         jobs.expire("b", 60)
         state.commit()
-        delete = Versioned.__delitem__
+        call = getattr(Versioned, name)
 
-        def slowly(self: Versioned, key: str) -> None:
-            time.pass_(61)
-            delete(self, key)
-
-        monkeypatch.setattr(Versioned, "__delitem__", slowly)
-        jobs.clear()
-        assert list(state) == []
-
-
-def test_a_record_that_expires_as_it_is_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No records is a valid answer."""
-    with standing_still() as time:
-        state = Versioned()
-        jobs = jobs_in(state)
-        jobs.put(Job(id="a"))
-        jobs.expire("a", 60)
-        state.commit()
-        contains = Versioned.__contains__
-
-        def slowly(self: Versioned, key: object) -> bool:
-            found = contains(self, key)
+        def slowly(self: Versioned, key: Any) -> Any:
+            if name == "__delitem__":
+                time.pass_(61)
+                return call(self, key)
+            found = call(self, key)
             time.pass_(61)
             return found
 
-        monkeypatch.setattr(Versioned, "__contains__", slowly)
-        assert jobs.discard("a") is False
-        assert jobs.discard("a") is False
+        monkeypatch.setattr(Versioned, name, slowly)
+        assert jobs.discard("b") is False
+        jobs.clear()
+        assert list(state) == []
 
 
 def test_a_record_that_is_not_valid_is_no_obstacle_to_another_one(state: Any) -> None:
@@ -287,14 +266,9 @@ def test_a_record_that_is_not_valid_is_no_obstacle_to_another_one(state: Any) ->
     state["b"] = "not valid"
     jobs.clear()
     assert list(state) == []
-
-
-def test_a_place_followed_in_vain_whose_record_is_not_valid_then(state: Any) -> None:
-    """It does not prevent writes of others."""
-    jobs = jobs_in(state)
     jobs.put(Job(id="a", rank=1))
     Records(state, Job, key="id").put(Job(id="a", rank=2))
-    assert waiting(jobs) == []
+    assert waiting(jobs) == []  # a place that was followed in vain
     state["a"] = "no record"
     jobs.put(Job(id="b"))
     assert next(jobs.indexed("waiting")).id == "b"
@@ -312,16 +286,6 @@ def test_records_are_changed_during_the_iteration(state: Any) -> None:
         jobs.discard("c")
     assert seen == ["a", "b", "d"]
     assert waiting(jobs) == ["a", "b", "d"]
-
-
-def test_a_place_that_no_key_can_name(state: Any) -> None:
-    """The record is not written, since its place could not be."""
-    docs = Records(state, Doc, key="name", index={"owner": lambda doc: doc.owner})
-    docs.put(Doc(owner="a", name="old"))
-    for name in ("old", "new"):
-        with pytest.raises(InvalidInput, match="too long"):
-            docs.put(Doc(owner="a" * 4096, name=name))
-    assert [doc.name for doc in docs.indexed("owner")] == ["old"] == list(docs)
 
 
 @pytest.mark.parametrize("last", [1, 2, 3])

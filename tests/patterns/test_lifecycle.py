@@ -70,20 +70,25 @@ def test_the_table_answers() -> None:
         JOB.next("nonsense", "start")
     with pytest.raises(InvalidInput, match="pending, running"):
         JOB.allowed("nonsense")
-
-
-def test_a_table_that_contradicts_itself() -> None:
-    """Two transitions by one event, a state in two spellings, an initial state that is not in the table."""
-    with pytest.raises(InvalidInput, match="two transitions"):
-        Lifecycle({("a", Event.START): "b", ("a", "start"): "c"}, initial="a")
-    with pytest.raises(InvalidInput, match="as 'done': write one of them"):
-        Lifecycle({(Status.PENDING, "go"): Status.DONE, ("done", "go"): Status.PENDING}, initial=Status.DONE)
-    with pytest.raises(InvalidInput, match="initial"):
-        Lifecycle({("a", "go"): "b"}, initial="c")
+    assert repr(JOB) == "<Lifecycle from 'pending', 4 states, 4 transitions>"
+    assert str(DOOR) == "Lifecycle from 'open'\n  open  close  -> shut\n  shut  open   -> open"
+    for table, initial, reason in (
+        ({("a", Event.START): "b", ("a", "start"): "c"}, "a", "two transitions"),
+        (
+            {(Status.PENDING, "go"): Status.DONE, ("done", "go"): Status.PENDING},
+            Status.DONE,
+            "as 'done': write one of them",
+        ),
+        ({("a", "go"): "b"}, "c", "initial"),
+    ):
+        with pytest.raises(InvalidInput, match=reason):
+            Lifecycle(table, initial=initial)  # type: ignore[arg-type]
 
 
 def test_firing_is_one_commit(local_store: AgentStore) -> None:
-    """An absent key is in the initial state; each move is a commit; an illegal move changes nothing."""
+    """An absent key is in the initial state; each move is a commit, or part of a transaction; an illegal one
+    changes nothing, and uncommitted changes raise.
+    """
     state = Versioned(local_store(), branch="main")
     assert JOB.fire(state, "job", Event.START) is Status.RUNNING
     assert JOB.fire(state, "job", "finish", message="well done") is Status.DONE
@@ -97,6 +102,17 @@ def test_firing_is_one_commit(local_store: AgentStore) -> None:
     assert [commit.message for commit in again.log()] == ["well done", "job: start"]
     again.rollback(steps=1)
     assert JOB.fire(again, "job", "fail") is Status.FAILED
+    with again.transaction("both"):
+        again["x"] = 1
+        JOB.fire(again, "job", "retry")
+    assert [commit.message for commit in again.log(limit=2)] == ["both", "job: fail"]
+    with pytest.raises(IllegalTransition), again.transaction():
+        again["x"] = 2
+        JOB.fire(again, "job", "retry")
+    assert again["x"] == 1
+    again["x"] = 3
+    with pytest.raises(UncommittedChanges):
+        JOB.fire(again, "job", "start")
 
 
 @pytest.mark.parametrize("kind", [Versioned, Live])
@@ -151,22 +167,6 @@ def test_a_field_moves(local_store: AgentStore) -> None:
         with pytest.raises(InvalidInput, match="field="):
             call()
     assert not state.has_uncommitted
-
-
-def test_in_a_transaction_and_beside_other_changes() -> None:
-    """Inside an update the move is part of it; outside, earlier changes raise."""
-    state = Versioned()
-    with state.transaction("both"):
-        state["x"] = 1
-        JOB.fire(state, "job", "start")
-    assert [commit.message for commit in state.log()] == ["both"]
-    with pytest.raises(IllegalTransition), state.transaction():
-        state["x"] = 2
-        JOB.fire(state, "job", "start")
-    assert state["x"] == 1
-    state["x"] = 3
-    with pytest.raises(UncommittedChanges):
-        JOB.fire(state, "job", "finish")
 
 
 class Racing(Lifecycle[Status]):
@@ -236,12 +236,6 @@ def test_awaited(local_store: AgentStore) -> None:
     state = Versioned(local_store(), branch="main")
     assert state["inner/job"] is Status.RUNNING
     assert state["job"] in (Status.DONE, Status.FAILED)
-
-
-def test_it_can_be_looked_at() -> None:
-    """As a line and a table."""
-    assert repr(JOB) == "<Lifecycle from 'pending', 4 states, 4 transitions>"
-    assert str(DOOR) == "Lifecycle from 'open'\n  open  close  -> shut\n  shut  open   -> open"
 
 
 def test_wrong_arguments_of_fire_raise() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from enum import StrEnum
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from present import present
 
 from vstate import Live, Versioned
+from vstate.arguments import check_state_key
 from vstate.errors import InvalidInput, KeyNotFound
 from vstate.patterns import join_path, scope, split_path
 from vstate.patterns.paths import path_of
@@ -18,6 +19,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.text(
 paths = st.lists(texts, min_size=1, max_size=4).map(tuple)
 
 
+@settings(max_examples=50)
 @given(paths)
 def test_a_path_comes_apart_as_it_was(path: tuple[str, ...]) -> None:
     """For any texts; and the key is valid, without control characters, and without "/" at either end."""
@@ -26,7 +28,7 @@ def test_a_path_comes_apart_as_it_was(path: tuple[str, ...]) -> None:
     assert key.count("/") == len(path) - 1
     assert all(key.split("/"))
     assert not any(character < " " for character in key)
-    Live()[key] = 1
+    check_state_key(key)
 
 
 @given(paths, paths)

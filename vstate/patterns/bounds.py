@@ -11,7 +11,6 @@ from typing import Any, Literal
 from vstate import aio
 from vstate.arguments import called, check_amount, is_amount
 from vstate.errors import InvalidInput, quoted
-from vstate.patterns.event_stream import EventStream
 from vstate.patterns.paths import Id, path_of
 from vstate.patterns.sequence import Sequence
 from vstate.state.base import State, handle_of
@@ -26,7 +25,7 @@ _COPIED_OUTSIDE = (list, dict, set, deque, bytearray, UserDict, UserList)
 
 def bound(
     state: State | aio.Versioned | aio.Namespace,
-    key: Id | Sequence[Any] | EventStream[Any],
+    key: Id | Sequence[Any],
     *,
     limit: float,
     cost: Cost = len,
@@ -61,16 +60,14 @@ class _Bound:
     def __init__(
         self,
         state: State,
-        key: Id | Sequence[Any] | EventStream[Any],
+        key: Id | Sequence[Any],
         limit: float,
         cost: Cost,
         shrink: Shrink,
     ) -> None:
         self._state = state
         self._key: str | None = None
-        if isinstance(key, EventStream):
-            self._sequence: Sequence[Any] = key.sequence
-        elif isinstance(key, Sequence):
+        if isinstance(key, Sequence):
             self._sequence = key
         else:
             self._key = key if isinstance(key, str) else path_of(key)

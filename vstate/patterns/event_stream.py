@@ -7,16 +7,15 @@ import hashlib
 import os
 import pickle
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from vstate.arguments import called, check_count
 from vstate.errors import CannotLoad, KeyNotFound, Unpicklable
 from vstate.patterns.copies import Frozen, deep_copy
-from vstate.patterns.paths import Id, base_of, path_of
 from vstate.patterns.sequence import Sequence
 from vstate.state.base import ReadableState, State
 from vstate.values.pickle_errors import own_error
@@ -26,6 +25,7 @@ E = TypeVar("E")
 
 _KEPT = 8  # checkpoints of a fold, in memory and in the state
 _DIGEST_BYTES = 16
+_FOLDS = "folds/"
 _ABSENT = object()
 
 _NAME = re.compile(r"([0-9]{12})-([0-9a-f]+)-[0-9a-f]+")
@@ -51,58 +51,26 @@ _InMemory = dict[str, list[_Checkpoint]]  # by identity of the fold, sorted
 _memory: WeakKeyDictionary[ReadableState, dict[str, _InMemory]] = WeakKeyDictionary()
 
 
-class EventStream(Generic[E]):
-    """Events, one key each, in a state, a namespace, or a snapshot. `sequence` is the Sequence of them.
+class EventStream(Sequence[E]):
+    """Events, one key each, in a state, a namespace, or a snapshot: a Sequence with folds.
 
-    Events are appended and never changed; they go in and come out as copies. Events that two branches
-    appended merge without a conflict, in the order that `Sequence` describes.
+    Events are appended; they go in and come out as copies. Events that two branches appended merge without a
+    conflict, in the order that `Sequence` describes. A fold finds out which events were deleted or replaced.
     """
-
-    def __init__(self, state: ReadableState, name: Id) -> None:
-        self.sequence: Sequence[E] = Sequence(state, name)
-        self._state = state
-        self._base, outer = base_of(state)
-        self._prefix = f"{outer}{path_of(name)}/folds/"
 
     def append(self, event: E) -> str:
         """Append an event, and return its key in the state.
 
         The newest checkpoint of each fold is written too, so other processes need not fold again.
         """
-        key = self.sequence.append(event)
+        key = super().append(event)
         self._store()
         return key
 
     def extend(self, events: Iterable[E]) -> None:
         """Append events in their order: all of them, or none if the iteration raises."""
-        self.sequence.extend(events)
+        super().extend(events)
         self._store()
-
-    def __len__(self) -> int:
-        return len(self.sequence)
-
-    @overload
-    def __getitem__(self, index: int) -> E: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[E]: ...
-
-    def __getitem__(self, index: int | slice) -> E | list[E]:
-        """The event at a position, or the events of a slice."""
-        return self.sequence[index]
-
-    def __iter__(self) -> Iterator[E]:
-        return iter(self.sequence)
-
-    def __reversed__(self) -> Iterator[E]:
-        return reversed(self.sequence)
-
-    def last(self, number: int) -> list[E]:
-        """The last events, oldest first."""
-        return self.sequence.last(number)
-
-    def __repr__(self) -> str:
-        return repr(self.sequence).replace("Sequence", "EventStream", 1)
 
     def fold(self, apply: Callable[[A, E], A], initial: A, *, every: int = 100, name: str | None = None) -> A:
         """Apply a function to `initial` and each event, `result = apply(result, event)`. Returns the result.
@@ -126,7 +94,7 @@ class EventStream(Generic[E]):
         begin, result = self._begin(stored, covered, initial)
         newest = len(keys) - len(keys) % every
         for number, key in enumerate(keys[begin:], begin + 1):
-            event = self._state.get(key, _ABSENT)
+            event = self._base.get(self._outer + key, _ABSENT)
             if event is _ABSENT:  # deleted or expired meanwhile
                 newest = 0
                 continue
@@ -142,7 +110,7 @@ class EventStream(Generic[E]):
         digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         keys: list[str] = []
         covered: set[_Covered] = set()
-        for number, (key, mark) in enumerate(self.sequence.marked_keys(), 1):
+        for number, (key, mark) in enumerate(self.marked_keys(), 1):
             digest.update((f"{key}\n" if mark is None else f"{key} {mark}\n").encode())
             keys.append(key)
             if number % every == 0 or number in numbers:
@@ -152,7 +120,7 @@ class EventStream(Generic[E]):
     def _checkpoints(self, identity: str) -> dict[_Covered, str | Frozen]:
         """The results by their events: in memory, or the key in the state."""
         stored: dict[_Covered, str | Frozen] = {}
-        for key in self._base.keys(f"{self._prefix}{identity}/"):
+        for key in self._base.keys(f"{self._prefix}{_FOLDS}{identity}/"):
             if found := _NAME.fullmatch(key.rpartition("/")[2]):
                 stored[int(found[1]), found[2]] = key
         return stored | {each.covered: each.result for each in self._in_memory().get(identity, ())}
@@ -188,9 +156,9 @@ class EventStream(Generic[E]):
         state = self._base
         assert isinstance(state, State)
         for identity, checkpoints in list(self._in_memory().items()):
-            place = f"{self._prefix}{identity}/"
+            place = f"{self._prefix}{_FOLDS}{identity}/"
             # After a rollback, some checkpoints cover more events than there are now.
-            newest = next((each for each in checkpoints[::-1] if each.last_key in self._state), None)
+            newest = next((each for each in checkpoints[::-1] if self._outer + each.last_key in state), None)
             if newest is None or place + newest.name in state:
                 continue
             before = [key for key in state.keys(place) if _NAME.fullmatch(key[len(place) :])]

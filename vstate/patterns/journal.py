@@ -89,7 +89,7 @@ T = TypeVar("T")
 
 
 class _Segment(NamedTuple):
-    """The records under one key, their size in bytes, and the entry of the key in the tree."""
+    """The records under one key, their size in bytes, and its entry in the tree, once it has one."""
 
     key: str
     entry: bytes
@@ -107,16 +107,11 @@ _RECORDS = attrgetter("records")
 
 
 class _Made(NamedTuple):
-    """The changes of a call for its branch, their commit, and the segments and labels that it has.
-
-    So many of the segments are the same as before.
-    """
+    """The changes of a call for its branch, their commit, and the segments that it has."""
 
     own: BranchChanges
     advance: Advance
     segments: Sequence[_Segment]
-    same: int
-    labels: Mapping[str, Label] | None
 
 
 _ADVANCE = attrgetter("advance")
@@ -193,7 +188,7 @@ class Journal(Generic[I]):
         self.size = 0
         """About how many bytes the records take in memory."""
         self._segments: tuple[_Segment, ...] = ()
-        self._before: Sequence[tuple[str, bytes]] = ()
+        self._before: Sequence[tuple[str, bytes]] = []
         """The keys before those of the segments, and their entries: these were not read."""
         self._aside: Mapping[str, _Segment] = {}
         """Some of them, which were read for the index."""
@@ -303,9 +298,14 @@ class Journal(Generic[I]):
         RefMoved if the branch exists.
         """
         with self.lock:
-            made, gone = self._difference(self._divided(list(plan(self.refresh()))))
+            segments = self._divided(list(plan(self.refresh())))
             changes = BranchChanges(
-                branch, set=made, delete=gone, base=self.head, labels=labels, message=message
+                branch,
+                set={s.key: list(s.records) for s in segments if not s.entry},
+                delete=self._gone(segments),
+                base=self.head,
+                labels=labels,
+                message=message,
             )
             (commit,) = self.repo.commit_many([changes], guard=self.guard)
             if commit is None:
@@ -417,18 +417,12 @@ class Journal(Generic[I]):
         if planned is None or (not (records := list(planned)) and not call.anew):
             return None
         labels = None if self._labels_of is None else self._labels_of(self, records)
-        gone: Iterable[str] = ()
-        if call.anew:
-            segments, same = self._divided(records), 0
-            made, gone = self._difference(segments)
-        else:
-            segments, same = self._appended(records)
-            made = {segment.key: list(segment.records) for segment in segments[same:]}
-        new = {**call.beside, **made}
+        segments = self._divided(records) if call.anew else self._appended(records)
+        new = {**call.beside, **{s.key: list(s.records) for s in segments if not s.entry}}
         own = BranchChanges(
             self.branch,
             set=new if self.head or not new else {**self._marks, **new},
-            delete=gone,
+            delete=self._gone(segments) if call.anew else (),
             expect=self.head,
             message=call.message,
             labels=labels,
@@ -438,27 +432,25 @@ class Journal(Generic[I]):
         advance = own.on(self.repo, None if self.head is None else self.head.oid)
         if advance is None:
             return None
-        found = [s if s.entry else s._replace(entry=own.entries[s.key] or b"") for s in segments[same:]]
-        return _Made(own, advance, (*segments[:same], *found), same, own.labels)
+        found = [s if s.entry else s._replace(entry=own.entries[s.key] or b"") for s in segments]
+        return _Made(own, advance, found)
 
     def _go(self, made: _Made) -> None:
         """Take the index to a commit, unless it is there: it may have been read further back meanwhile."""
         head = made.advance.commits[-1]
         if head is self.head:
             return
-        self._labelled = head.oid, made.labels
-        self._take(head, made.segments, self._before, made.same)
+        self._labelled = head.oid, made.own.labels
+        self._take(head, made.segments, self._before)
 
-    def _difference(self, segments: Sequence[_Segment]) -> tuple[dict[str, Any], Iterable[str]]:
-        """The keys to set, and the keys to delete, that make the journal these segments."""
-        known = {segment.key: segment for segment in self._segments}
-        made = {s.key: list(s.records) for s in segments if known.pop(s.key, None) is not s}
-        return made, known
+    def _gone(self, segments: Iterable[_Segment]) -> set[str]:
+        """The keys that the journal has, and these segments have not."""
+        return {segment.key for segment in self._segments} - {segment.key for segment in segments}
 
-    def _appended(self, records: Sequence[Any]) -> tuple[tuple[_Segment, ...], int]:
-        """The segments with these records behind them, and how many segments stay as they are."""
+    def _appended(self, records: Sequence[Any]) -> tuple[_Segment, ...]:
+        """The segments with these records behind them."""
         if not self._segments:
-            return self._cut(0, records), 0
+            return self._cut(0, records)
         *before, last = self._segments
         sizes = list(map(_size, records))
         fitting = bisect_right(list(accumulate(sizes)), SEGMENT_BYTES - last.size)
@@ -466,7 +458,7 @@ class Journal(Generic[I]):
             size = last.size + sum(sizes[:fitting])
             last = last._replace(entry=b"", size=size, records=(*last.records, *records[:fitting]))
         more = () if fitting == len(records) else self._cut(self._end(last), records[fitting:])
-        return (*before, last, *more), len(before) + (not fitting)
+        return (*before, last, *more)
 
     def _divided(self, records: Sequence[Any]) -> tuple[_Segment, ...]:
         """All records of a journal as segments. The full ones at the start stay, as far as they are equal."""
@@ -520,39 +512,26 @@ class Journal(Generic[I]):
 
     def _move(self, head: Commit | None) -> None:
         if head is None:
-            self._take(None, (), ())
+            self._take(None, (), [])
             return
         self.repo.require_trusted(head)
         known = {segment.key: segment for segment in self._segments}
-        before, rows = self._before, self._rows_at(head)
-        if rows is None:
-            before, rows = (), tuple(tree.scan(self.repo.objects.nodes, head.root, self._prefix))
-            if _may_begin_late(type(self.index)):
-                before, rows = rows[:-FIRST_SEGMENTS], rows[-FIRST_SEGMENTS:]
+        before, rows = self._before, list(tree.scan(self.repo.objects.nodes, head.root, self._prefix))
+        if self.head is None or len(rows) <= len(before) or rows[: len(before)] != before:
+            before, known = [], {}
+        if not known and _may_begin_late(type(self.index)):
+            before = rows[:-FIRST_SEGMENTS]
+        rows = rows[len(before) :]
         changed = [(key, data) for key, data in rows if key not in known or known[key].entry != data]
         known.update((segment.key, segment) for segment in self._read(changed))
         segments = [known[key] for key, _ in rows]
-        same = len(list(takewhile(bool, map(is_, self._segments, segments))))
-        some = segments[max(0, same - 1) :]
+        some = segments[max(0, self._same(segments) - 1) :]
         self._require_joined(some, [segment.position for segment in some[1:]])
-        self._take(head, segments, before, same)
+        self._take(head, segments, before)
 
-    def _rows_at(self, head: Commit) -> Sequence[tuple[str, bytes]] | None:
-        """The rows of the segments at another commit; None if more has changed than those that were read."""
-        if self.head is None:
-            return None
-        rows = {segment.key: segment.entry for segment in self._segments}
-        try:
-            for key, _, data in tree.diff(self.repo.objects.nodes_once, self.head.root, head.root):
-                if key.startswith(self._prefix):
-                    if self._before and key <= self._before[-1][0]:
-                        return None
-                    rows.pop(key, None)
-                    if data is not None:
-                        rows[key] = data
-        except CorruptObject:  # gc may have removed the tree that the branch has left
-            return None
-        return None if self._before and not rows else sorted(rows.items())
+    def _same(self, segments: Sequence[_Segment]) -> int:
+        """How many of these segments are at the beginning of those that the index has."""
+        return len(list(takewhile(bool, map(is_, self._segments, segments))))
 
     def _read_before(self, spans: Sequence[tuple[int, int]]) -> None:
         """Read the segments with these positions; without one, some more before the first of the segments."""
@@ -605,12 +584,9 @@ class Journal(Generic[I]):
         head: Commit | None,
         segments: Sequence[_Segment],
         before: Sequence[tuple[str, bytes]],
-        same: int = 0,
     ) -> None:
-        """Go to this commit. The index takes the new records, or is made anew if old ones are gone.
-
-        So many of the segments are known to be the same as now.
-        """
+        """Go to this commit. The index takes the new records, or is made anew if old ones are gone."""
+        same = self._same(segments)
         old = [*chain.from_iterable(map(_RECORDS, self._segments[same:]))]
         new = [*chain.from_iterable(map(_RECORDS, segments[same:]))]
         aside = self._aside if before is self._before else {}
