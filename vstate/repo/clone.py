@@ -77,11 +77,11 @@ def _opened(place: KVStore | str | PathLike[str], *, create: bool) -> Iterator[R
 def _wanted(original: Repository, remote: str | None) -> Iterator[Wanted]:
     for name, oid in checked_refs(original, HEADS).items():
         rows = rows_beside(original, name)
-        yield Wanted(HEADS + name, oid, force=True, rows=rows, branch=HEADS + name)
+        yield Wanted(HEADS + name, oid, "force", rows=rows, branch=HEADS + name)
         if remote is not None:
-            yield Wanted(tracking_ref(remote, name), oid, force=True, branch=HEADS + name)
+            yield Wanted(tracking_ref(remote, name), oid, "force", branch=HEADS + name)
     for name, oid in checked_refs(original, TAGS).items():
-        yield Wanted(TAGS + name, oid, force=True)
+        yield Wanted(TAGS + name, oid, "force")
 
 
 def _check_unused(copy: Repository, original: Repository, remote: str, url: str | None) -> None:

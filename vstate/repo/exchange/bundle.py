@@ -7,6 +7,9 @@ before it reads anything else, and each object against its id.
 from __future__ import annotations
 
 import os
+from array import array
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, NoReturn
@@ -14,13 +17,17 @@ from typing import Any, BinaryIO, Literal, NoReturn
 import zstandard
 from blake3 import blake3
 
-from vstate.errors import InvalidInput
+from vstate.errors import InvalidInput, ReadOnly
 from vstate.extras import UPGRADE
+from vstate.kv.base import OBJECT_PREFIX, KVStore, TransactionalStore
 from vstate.objects.canonical import decode, encode
-from vstate.objects.ids import BLOB, COMMIT, ID_BYTES, INDEX, KINDS, TREE, Kind, NewObjects, Object, ObjectId
+from vstate.objects.ids import BLOB, COMMIT, ID_BYTES, INDEX, KINDS, TREE, Kind, ObjectId
 from vstate.plural import counted
+from vstate.recent import Recent
+from vstate.repo.core import FORMAT_KEY, STAMP
 from vstate.repo.exchange.difference import Needed, TransferProgress
-from vstate.repo.objects import longest
+from vstate.repo.history import SHALLOW, shallow_row
+from vstate.repo.objects import longest, plain_form
 
 MAGIC = b"vstate bundle\n"
 NUMBER = 1
@@ -36,6 +43,8 @@ HEADER_BYTES = 64 * 1024 * 1024
 _HEAD_BYTES = 1024 * 1024
 _PIECE = 1024 * 1024
 _LEVEL = 3
+_MOST_FRAMES = 1 << 24  # their numbers are the lower part of a place
+_FRAMES_KEPT = 4  # in memory
 KIND_OF_CODE = {ord(kind.code): kind for kind in KINDS}
 _COUNTED = (BLOB, INDEX, TREE, COMMIT)
 
@@ -178,83 +187,120 @@ class Writer:
         self.bytes += len(data)
 
 
-class Frame:
-    """Some objects of a bundle. `items` names them; `objects` reads their bodies."""
+class Bundle(TransactionalStore):
+    """A bundle in a seekable file, as a store of its objects and of the ends of its histories.
 
-    def __init__(self, bundle: Bundle, items: Sequence[Needed], begin: int, size: int) -> None:
-        self._bundle = bundle
-        self.items = items
-        self._begin = begin
-        self._size = size
-        self.end = begin + size
-
-    def objects(self) -> NewObjects:
-        """The objects, each checked against its id; InvalidInput if one differs."""
-        payload = self._bundle.read_at(self._begin, self._size)
-        total = sum(item.length for item in self.items)
-        try:
-            if zstandard.frame_content_size(payload) != total:
-                self._bundle.refuse("a frame is not as long as it says")
-            bodies = zstandard.ZstdDecompressor().decompress(payload)
-        except zstandard.ZstdError as error:
-            self._bundle.refuse(f"a frame cannot be decompressed: {error}")
-        if len(bodies) != total:
-            self._bundle.refuse("a frame is not as long as it says")
-        objects: NewObjects = {}
-        begin = 0
-        for kind, oid, length, _ in self.items:
-            body = bodies[begin : begin + length]
-            begin += length
-            if ObjectId.of(kind, body) != oid:
-                self._bundle.refuse(f"the content of {kind.name} {oid} does not match its id")
-            objects[oid] = Object(kind, body)
-        return objects
-
-
-class Bundle:
-    """A bundle in a seekable file; `name` is its name in messages.
-
-    Opening reads the whole file: InvalidInput if it is damaged or cut short, or no bundle at all.
+    Objects that it lacks are those of the store `behind`, which it continues. Their readers check them, as
+    those of any store. `name` is its name in messages. Opening reads the whole file: InvalidInput if it is
+    damaged or cut short, or no bundle at all. An object takes 8 bytes of memory.
     """
 
-    def __init__(self, file: BinaryIO, name: str, progress: TransferProgress) -> None:
+    remote = False
+
+    def __init__(self, file: BinaryIO, name: str, behind: KVStore, progress: TransferProgress) -> None:
         self._file = file
         self._name = name
+        self._behind = behind
         self.bytes = file.seek(0, os.SEEK_END)
         self._check_whole(progress)
         start = len(MAGIC) + 2
-        size = int.from_bytes(self.read_at(start, 4), "big")
+        size = int.from_bytes(self._read_at(start, 4), "big")
         if size > HEADER_BYTES or start + 4 + size > self.bytes:
             self.refuse("its header is too long")
         try:
-            self.header = Header.decode(self.read_at(start + 4, size))
+            self.header = Header.decode(self._read_at(start + 4, size))
         except ValueError as error:
             self.refuse(str(error))
-        self._frames = start + 4 + size
+        self._heads: list[int] = []
+        """Where each frame begins."""
+        self._places = array("Q", sorted(self._found_in_frames(start + 4 + size)))
+        """For each object the first bytes of its id, and the number of its frame."""
+        self._kept = Recent[int, dict[str, bytes]](_FRAMES_KEPT)
+        self._rows = {FORMAT_KEY: STAMP, **self._ends()}
 
-    def frames(self) -> Iterator[Frame]:
-        """Its frames, in order."""
-        at = self._frames
-        left = dict(self.header.counts)
-        size_left = self.header.size
-        while (size := int.from_bytes(self.read_at(at, 4), "big")) != 0:
-            if size > _HEAD_BYTES:
-                self.refuse("the head of a frame is too long")
-            frame = self._frame(self.read_at(at + 4, size), at + 4 + size)
-            for item in frame.items:
+    @property
+    def location(self) -> str:
+        return self._name
+
+    def _found_in_frames(self, at: int) -> Iterator[int]:
+        """What `_places` is made of; InvalidInput unless the frames hold what the header says."""
+        left, size_left = dict(self.header.counts), self.header.size
+        while self._read_at(at, 4) != END:
+            items, begin, packed = self._frame(at)
+            for item in items:
                 left[item.kind] -= 1
                 size_left -= item.length
-            at = frame.end
-            yield frame
+                yield _place(item.oid) | len(self._heads)
+            self._heads.append(at)
+            at = begin + packed
         if at + len(END) + TRAILER_BYTES != self.bytes or any(left.values()) or size_left:
             self.refuse("its objects are not those that its header says")
 
-    def read_at(self, begin: int, size: int) -> bytes:
+    def _ends(self) -> dict[str, bytes]:
+        """The rows of the ends of histories: its own for its own commits, else those of the store behind."""
+        own = dict(shallow_row(oid, left) for oid, left in self.header.shallow.items())
+        if len(self._own(map(_commit_of, own))) < len(own):
+            self.refuse("it ends a history at a commit that is missing")
+        others = dict(self._behind.items(SHALLOW))
+        here = self._own(map(_commit_of, others))
+        return own | {key: row for key, row in others.items() if _commit_of(key) not in here}
+
+    def get(self, key: str) -> bytes | None:
+        return self.get_many([key]).get(key)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        keys = list(keys)
+        found = {key: self._rows[key] for key in keys if key in self._rows}
+        objects = [key for key in keys if key.startswith(OBJECT_PREFIX)]
+        found |= self._own(objects)
+        missing = [key for key in objects if key not in found]
+        return found | self._behind.get_many(missing) if missing else found
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        return (key for key in self._rows if key.startswith(prefix))
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        raise ReadOnly(f"{self._name} is a bundle, which nobody writes to")
+
+    def _own(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """The stored forms of these objects, as far as the bundle has them. Each frame is read once."""
+        wanted: dict[int, list[str]] = defaultdict(list)
+        for key in keys:
+            begin = _place(bytes.fromhex(key.removeprefix(OBJECT_PREFIX)))
+            at = bisect_left(self._places, begin)
+            while at < len(self._places) and self._places[at] < begin + _MOST_FRAMES:
+                wanted[self._places[at] - begin].append(key)
+                at += 1
+        found = {}
+        for number in sorted(wanted):
+            rows = self._kept.get(number)
+            if rows is None:
+                self._kept[number] = rows = self._rows_of_frame(number)
+            found.update((key, rows[key]) for key in wanted[number] if key in rows)
+        return found
+
+    def _rows_of_frame(self, number: int) -> dict[str, bytes]:
+        """The stored forms of all objects of a frame."""
+        items, begin, size = self._frame(self._heads[number])
+        payload = self._read_at(begin, size)
+        total = sum(item.length for item in items)
+        try:
+            if zstandard.frame_content_size(payload) != total:
+                self.refuse("a frame is not as long as it says")
+            bodies = zstandard.ZstdDecompressor().decompress(payload)
+        except zstandard.ZstdError as error:
+            self.refuse(f"a frame cannot be decompressed: {error}")
+        rows = {}
+        at = 0
+        for kind, oid, length, _ in items:
+            rows[OBJECT_PREFIX + oid.hex()] = plain_form(kind, bodies[at : at + length])
+            at += length
+        return rows
+
+    def _read_at(self, begin: int, size: int) -> bytes:
         """`size` bytes from `begin` on; InvalidInput if there are fewer."""
-        if begin + size > self.bytes:
-            self.refuse("it is cut short")
         self._file.seek(begin)
-        data = self._file.read(size)
+        data = self._file.read(size) if begin + size <= self.bytes else b""
         if len(data) != size:
             self.refuse("it is cut short")
         return data
@@ -263,7 +309,12 @@ class Bundle:
         """Raise InvalidInput."""
         raise InvalidInput(f"{self._name} is not a whole bundle: {reason}; copy it or export it again")
 
-    def _frame(self, head: bytes, begin: int) -> Frame:
+    def _frame(self, at: int) -> tuple[Sequence[Needed], int, int]:
+        """The objects of the frame there, and where its payload begins, with its length."""
+        begin = at + 4 + int.from_bytes(self._read_at(at, 4), "big")
+        if begin - at - 4 > _HEAD_BYTES:
+            self.refuse("the head of a frame is too long")
+        head = self._read_at(at + 4, begin - at - 4)
         try:
             kinds, ids, lengths, size = decode(head)
             count = len(lengths)
@@ -286,7 +337,7 @@ class Bundle:
         total = sum(lengths) if shapes else 0
         if not shapes or (count > 1 and total > FRAME_BYTES) or not 0 < size <= total + (total >> 7) + 1024:
             self.refuse("a frame is malformed")
-        return Frame(self, items, begin, size)
+        return items, begin, size
 
     def _check_whole(self, progress: TransferProgress) -> None:
         self._file.seek(0)
@@ -310,6 +361,16 @@ class Bundle:
             progress("checking", self.bytes - left, self.bytes)
         if left < 0 or self._file.read(TRAILER_BYTES + 1) != hasher.digest():
             self.refuse("it is damaged or cut short")
+
+
+def _place(oid: bytes) -> int:
+    """The first bytes of an id, as the upper part of a number."""
+    return int.from_bytes(oid[:5], "big") * _MOST_FRAMES
+
+
+def _commit_of(key: str) -> str:
+    """The key of the commit whose history the row with this key ends."""
+    return OBJECT_PREFIX + key.removeprefix(SHALLOW)
 
 
 def _id(raw: Any) -> ObjectId:

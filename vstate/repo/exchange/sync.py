@@ -82,15 +82,15 @@ class SyncReport:
 class Wanted:
     """A ref of the target, and its new commit.
 
-    `unless_there`: a ref at another commit stays there. `force`: the ref may go to a commit that does not
-    follow; otherwise that is Diverged. `moves` is False if the commit alone is wanted. `rows` are written
-    with a new ref. `branch` is a ref of the source that leads to the commit, if there is one.
+    `otherwise` is what happens if the ref is at a commit that does not lead to this one: Diverged is raised,
+    the ref is forced to go there, or it is left where it is. No tag leads to another commit. `moves` is False
+    if the commit alone is wanted. `rows` are written with a new ref. `branch` is a ref of the source that
+    leads to the commit, if there is one.
     """
 
     ref: str
     oid: ObjectId
-    force: bool = False
-    unless_there: bool = False
+    otherwise: Literal["raise", "force", "leave"] = "raise"
     moves: bool = True
     branch: str | None = None
     rows: Mapping[str, bytes | None] = field(default_factory=dict)
@@ -161,13 +161,15 @@ def push(
             check_remote_name(remote)
         work = Sync(repo, other, near=repo, action="push", progress=progress)
 
+        otherwise: Literal["raise", "force"] = "force" if force else "raise"
+
         def wanted() -> list[Wanted]:
             found = [
-                Wanted(HEADS + name, repo.branch(name).oid, force=force, rows=rows_beside(repo, name))
+                Wanted(HEADS + name, repo.branch(name).oid, otherwise, rows=rows_beside(repo, name))
                 for name in names
             ]
             if tags:
-                found += [Wanted(TAGS + name, tag.oid, force=force) for name, tag in repo.tags().items()]
+                found += [Wanted(TAGS + name, tag.oid, otherwise) for name, tag in repo.tags().items()]
             return found
 
         first = wanted()
@@ -216,13 +218,11 @@ def _fetched(
         found = []
         for name, oid in _heads(other, names).items():
             if remote is not None:
-                found.append(Wanted(tracking_ref(remote, name), oid, force=True, branch=HEADS + name))
+                found.append(Wanted(tracking_ref(remote, name), oid, "force", branch=HEADS + name))
             else:
                 found.append(Wanted(HEADS + name, oid, moves=False, branch=HEADS + name))
         if tags:
-            found += [
-                Wanted(TAGS + n, oid, unless_there=True) for n, oid in checked_refs(other, TAGS).items()
-            ]
+            found += [Wanted(TAGS + n, oid, "leave") for n, oid in checked_refs(other, TAGS).items()]
         return found
 
     action = "fetch" if remote is None else f"fetch: from {remote}"
@@ -254,7 +254,7 @@ def pull(
         if repo.refs.read(HEADS + branch) is None:
             work = Sync(other, repo, near=repo, action="pull: created", progress=progress)
             rows = rows_beside(other, branch)
-            work.run(lambda: [Wanted(HEADS + branch, oid, unless_there=True, rows=rows)])
+            work.run(lambda: [Wanted(HEADS + branch, oid, "leave", rows=rows)])
             if work.done[HEADS + branch].status == "created":
                 commit = repo.objects.commit(oid)
                 keys = tuple(key for key, _ in repo.entries(commit.root))
@@ -293,7 +293,11 @@ def _require_continued(repo: Core, branch: str, fetched: ObjectId, remote: str |
 
 
 class Sync:
-    """One push, fetch or clone. Refs move one after the other, each once all its objects are there."""
+    """One push, fetch, clone or import. Refs move one after the other, each once all its objects are there.
+
+    With `since`, the source continues from these commits, which the target has. Then no ref moves before all
+    objects are there, and each object that is there already is read and, if it is damaged, written again.
+    """
 
     def __init__(
         self,
@@ -303,7 +307,9 @@ class Sync:
         near: Core,
         action: str,
         progress: TransferProgress | None,
+        since: Sequence[ObjectId] | None = None,
     ) -> None:
+        self._since = since
         self._source = source
         self._target = target
         self._near = near
@@ -325,10 +331,11 @@ class Sync:
             before = self._source.refs.sweep()
             transfers: dict[int, Transfer] = {}
             try:
-                for item in wanted() if first is None else first:
-                    if item.ref not in self.done and not self._bring(item, self._transfer(item, transfers)):
-                        break  # gc has swept the target, and perhaps new objects there
-                else:
+                items = wanted() if first is None else first
+                brought = (
+                    (item, *self._copied(item, transfers)) for item in items if item.ref not in self.done
+                )
+                if all(self._move(*each) for each in (brought if self._since is None else [*brought])):
                     return
             except CorruptObject:
                 swept = [transfer for transfer in transfers.values() if transfer.is_swept]
@@ -353,13 +360,11 @@ class Sync:
             return "created"
         if old == wanted.oid:
             return "unchanged"
-        if wanted.unless_there:
-            return "left"
         if not wanted.ref.startswith(TAGS) and self._is_behind(old, wanted.oid):
             return "moved"
-        if not wanted.force:
+        if wanted.otherwise == "raise":
             raise Diverged(wanted.ref, ours=str(wanted.oid), theirs=str(old))
-        return "forced"
+        return "forced" if wanted.otherwise == "force" else "left"
 
     def _is_behind(self, old: ObjectId, new: ObjectId) -> bool:
         try:
@@ -386,39 +391,56 @@ class Sync:
         if number not in transfers:
             target = self._target if rooms is None else self._target.room(number)
             near = target if self._near is self._target else self._near
-            transfers[number] = Transfer(self._source, target, near, self._progress)
+            transfers[number] = Transfer(self._source, target, near, self._progress, self._since)
         return transfers[number]
 
-    def _bring(self, wanted: Wanted, transfer: Transfer) -> bool:
-        """Copy the objects that a ref needs, and move it; False if gc has swept meanwhile."""
-        refs = transfer.target.refs
-        if wanted.unless_there and (old := refs.read(wanted.ref)) is not None:  # it needs no objects
-            status = self.status(wanted, old)
-            self.done[wanted.ref] = SyncRef(wanted.ref, status, str(old), str(old))
-            return True
+    def _copied(self, wanted: Wanted, transfers: dict[int, Transfer]) -> tuple[Transfer, Copied | None]:
+        """The transfer of a ref, and the copied objects that it needs; none if it stays."""
+        transfer = self._transfer(wanted, transfers)
+        old = transfer.target.refs.read(wanted.ref) if wanted.otherwise == "leave" else None
+        if old is not None and self.status(wanted, old) == "left":
+            return transfer, None
         copied = transfer.copy(wanted.oid, wanted.branch)
         objects, size = self._written.get(wanted.ref, (0, 0))
-        self._written[wanted.ref] = objects, size = objects + copied.objects, size + copied.bytes
+        self._written[wanted.ref] = objects + copied.objects, size + copied.bytes
+        return transfer, copied
+
+    def _move(self, wanted: Wanted, transfer: Transfer, copied: Copied | None) -> bool:
+        """Move a ref; False if gc has swept since its objects were copied."""
+        refs = transfer.target.refs
         while True:
             old = refs.read(wanted.ref) if wanted.moves else None
             status = self.status(wanted, old)
-            if status in ("unchanged", "left") or self._publish(wanted, old, copied, transfer):
+            if copied is None and status != "left":
+                return False
+            if copied is None or self._publish(wanted, status, old, copied, transfer):
                 new = old if status == "left" else wanted.oid
+                objects, size = self._written.get(wanted.ref, (0, 0))
                 self.done[wanted.ref] = SyncRef(wanted.ref, status, _text(old), _text(new), objects, size)
                 return True
             # If neither has moved, a commit has arrived where a row was about to cut the history off.
             if transfer.is_swept or not wanted.moves or refs.read(wanted.ref) == old:
                 return False
 
-    def _publish(self, wanted: Wanted, old: ObjectId | None, copied: Copied, transfer: Transfer) -> bool:
-        """Move the ref; False if it has moved, gc has swept, or a commit that was absent is there now."""
-        target = transfer.target
-        absent = {OBJECT_PREFIX + oid.hex(): None for oid in copied.ends.absent}
+    def _publish(
+        self, wanted: Wanted, status: Status, old: ObjectId | None, copied: Copied, transfer: Transfer
+    ) -> bool:
+        """Move the ref, if it moves, and write the rows that go with it.
+
+        False if the ref has moved, gc has swept, or a commit that was absent is there now.
+        """
+        target, rows = transfer.target, dict(copied.ends.rows)
+        conditions = {
+            SWEEP: transfer.sweep,
+            **{OBJECT_PREFIX + oid.hex(): None for oid in copied.ends.absent},
+        }
+        if status not in ("fetched", "left"):
+            rows |= dict.fromkeys(copied.arrived)  # a ref leads to them now
         if copied.objects or wanted.moves:
             target.stamp()
-        if not wanted.moves:
-            return target.store.transact(copied.ends.rows, {SWEEP: transfer.sweep, **absent})
-        rows = {**copied.ends.rows, **dict.fromkeys(copied.arrived), **(wanted.rows if old is None else {})}
+        if status in ("fetched", "left", "unchanged"):
+            return not (rows or status == "fetched") or target.store.transact(rows, conditions)
+        rows |= wanted.rows if old is None else {}
         try:
             return target.refs.publish(
                 wanted.ref,
@@ -426,7 +448,7 @@ class Sync:
                 expected=old,
                 new=wanted.oid,
                 action=self._action,
-                expecting={SWEEP: transfer.sweep, **absent},
+                expecting=conditions,
             )
         except StoreUnavailable as error:
             if not error.outcome_unknown or target.refs.read(wanted.ref) != wanted.oid:

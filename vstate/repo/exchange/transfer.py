@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, groupby
@@ -47,7 +47,7 @@ class Ends:
     parents from then on, by commit.
     """
 
-    def __init__(self, store: KVStore, history: History, known: Sequence[ObjectId] | IdSet) -> None:
+    def __init__(self, store: KVStore, history: History, known: Sequence[ObjectId]) -> None:
         self._store = store
         self._history = history
         self._known = known
@@ -113,9 +113,19 @@ class Transfer:
     An object goes before those that refer to it, and commits go last, the oldest first. So after an
     interruption a commit is there with all its objects, or not at all. `near` is the one of the two stores
     that is at hand.
+
+    With `since`, all commits between these and a tip are looked for, also those that refs of the target lead
+    to, and an object that is there counts only if it is whole.
     """
 
-    def __init__(self, source: Core, target: Core, near: Core, progress: TransferProgress) -> None:
+    def __init__(
+        self,
+        source: Core,
+        target: Core,
+        near: Core,
+        progress: TransferProgress,
+        since: Sequence[ObjectId] | None = None,
+    ) -> None:
         self._source = source
         self.target = target
         self._progress = progress
@@ -129,6 +139,11 @@ class Transfer:
         self._known = present(target.store, [*dict.fromkeys(target.refs.all().values())])
         self._difference = Difference(source.objects, self._places[0])
         self._seen = self._looked_at = 0
+        self._salvage = None if since is None else Salvage(target.store)
+        if since is not None:
+            for oid in since:
+                self.copy(oid)  # perhaps no ref leads to it, or it is in another room
+            self._known = [*since]
 
     @property
     def is_swept(self) -> bool:
@@ -169,7 +184,7 @@ class Transfer:
         """Write the objects of a batch that the target lacks."""
         store = self.target.store
         keyed = [(OBJECT_PREFIX + item.oid.hex(), item) for item in batch]
-        there = store.present([key for key, _ in keyed])
+        there = self._there([key for key, _ in keyed])
         # A forged link may say another length of a blob that is there already.
         read_bodies(self._places[0], [item for key, item in keyed if key in there and item.kind is BLOB])
         missing = [item for key, item in keyed if key not in there]
@@ -190,6 +205,14 @@ class Transfer:
         copied.arrived += arrived
         copied.objects += len(rows)
         copied.bytes += sum(map(len, rows.values()))
+
+    def _there(self, keys: Sequence[str]) -> Set[str]:
+        """The keys of these objects that the target has."""
+        if self._salvage is None:
+            return self.target.store.present(keys)
+        rows = self._salvage.rows(keys)
+        ids = {key: ObjectId.parse(key.removeprefix(OBJECT_PREFIX)) for key in keys}
+        return {key for key in keys if self._salvage.kind_of_whole(ids[key], rows.get(key)) is not None}
 
     def _copy_segments(self, commits: Sequence[Commit]) -> None:
         """Copy the rows of the graph that end at these commits. `gc` drops them if the commits never land."""
