@@ -82,29 +82,33 @@ def test_a_commit_that_arrives_beside_gc_is_whole_or_gone(way: str, number: int)
     assert not list(store.keys("arrived/"))
 
 
-def test_commits_that_arrived_without_a_ref_stay_noted() -> None:
-    """Until a sweep: the import brought them, and moved no ref to them."""
+def test_of_a_branch_that_has_diverged_nothing_arrives() -> None:
+    """The import moves no ref there, so no object is needed."""
     store, other = Memory(), Memory()
     for each in (store, other):
         Repository(each).commit("main", set={"value": id(each)})
-    bundle = exported(other, "main")
-    repo = Repository(store)
-    assert outcomes(imported(store, bundle)) == {"heads/main": "diverged"}
-    assert arrivals(store)[1] == [Repository(other).resolve("main").oid]
-    assert repo.fsck().foreign == 0
-    repo.gc()
-    assert arrivals(store) == ([], [])
+    before = dict(store.items())
+    assert outcomes(imported(store, exported(other, "main"))) == {"heads/main": "diverged"}
+    assert dict(store.items()) == before
+
+
+def arrive(store: Between, bundle: bytes) -> None:
+    """An import ends before a ref leads to its commits."""
+    store.refs_stay = True
+    with pytest.raises(Killed):
+        imported(store, bundle)
+    store.refs_stay = False
 
 
 def test_notes_go_without_garbage_and_with_damage() -> None:
     """A branch leads to the noted commits by now. A damaged note hides no other."""
-    store, other = Memory(), Memory()
-    commit = Repository(other).commit("main", set={"value": 1})
+    store, other = Between(), Memory()
+    commit = Repository(other).commit("new", set={"value": 1})
     assert commit is not None
-    bundle = exported(other, "main")
     repo = Repository(store)
     repo.commit("main", set={"value": 2})
-    imported(store, bundle)
+    arrive(store, exported(other, "new"))
+    assert repo.fsck().foreign == 0
     repo.swap_branch("back", None, commit, action="back")
     store.set(f"{ARRIVED}0", b"damaged")
     assert arrivals(store)[1] == [commit.oid]
@@ -126,10 +130,7 @@ def test_many_noted_commits_go_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch, 
     repo = Repository(store)
     repo.commit("main", set={"kept": 1})
     repo.commit("side", set={"value": [0] * 500})
-    store.refs_stay = True
-    with pytest.raises(Killed):
-        imported(store, arriving)
-    store.refs_stay = False
+    arrive(store, arriving)
     exclusively = store.exclusively
 
     def counted(plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
@@ -199,15 +200,14 @@ def test_a_push_writes_no_commit_after_a_sweep_of_its_objects() -> None:
 
 def test_a_forgotten_branch_leaves_no_noted_commit_without_its_objects() -> None:
     """The commit has arrived without a ref, and holds the value that is forgotten."""
-    store, other = Memory(), Memory()
+    store, other = Between(), Memory()
     value = bytes(5000)
-    arrived = Repository(other).commit("main", set={"value": value})
+    arrived = Repository(other).commit("new", set={"value": value})
     assert arrived is not None
-    bundle = exported(other, "main")
     repo = Repository(store)
     repo.commit("main", set={"kept": 1})
     repo.commit("side", set={"value": value})
-    imported(store, bundle)
+    arrive(store, exported(other, "new"))
     assert OBJECT_PREFIX + arrived.oid.hex() in store
     repo.delete_branch("side", forget=True)
     assert OBJECT_PREFIX + arrived.oid.hex() not in store

@@ -27,7 +27,7 @@ from vstate import Cache, Disk, KVStore, Memory, Versioned
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.kv import Encrypted, Prefixed
 from vstate.repo import Repository, idset
-from vstate.repo.exchange import bundle_import
+from vstate.repo.exchange import sync
 from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import line_check
 from vstate.repo.objects import TRASH
@@ -157,7 +157,7 @@ def test_a_dry_run_tells_why() -> None:
     other.repo.export(arriving, ["new"])
     arriving.seek(0)
     with pytest.raises(InvalidInput), pytest.MonkeyPatch.context() as patched:
-        patched.setattr(bundle_import._Import, "_check_connected", refuse)
+        patched.setattr(sync.Sync, "_publish", refuse)
         state.repo.import_bundle(arriving)
     report = state.repo.gc(dry_run=True, branch="main", keep_last=2, keep_reflog="0s")
     found = {part.reason: part for part in report.garbage}

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 import zstandard
+from sync_stores import Counted
 
 from vstate import Cache, CorruptStore, KVStore, Memory
 from vstate.kv import Encrypted, Prefixed, ReadOnly
@@ -29,7 +30,7 @@ BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of a few commits, so that small histories have many."""
-    monkeypatch.setattr(graph, "_RANKS", (64, 256, 1024))
+    monkeypatch.setattr(graph, "_TIPS", 64)
     monkeypatch.setattr(graph, "_MOST", 8)
     monkeypatch.setattr(graph, "_KEPT", 2)
 
@@ -51,16 +52,12 @@ def fresh(store: KVStore) -> History:
     return History(Objects(store))
 
 
-@pytest.mark.parametrize("ranks", [(64, 256, 1024), (10, 40, 160)], ids=["in memory", "far away"])
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.slow
-def test_walks_find_the_same_with_the_graph_and_without(
-    seed: int, ranks: tuple[int, ...], small: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_walks_find_the_same_with_the_graph_and_without(seed: int, small: None) -> None:
     """Merge bases, ancestry, first parents and logs, in histories of any shape, parts of which have rows."""
-    monkeypatch.setattr(graph, "_RANKS", ranks)
     random = Random(seed)
-    store = Memory() if ranks[0] == 64 else Far(Memory(), atomic=False)
+    store = Memory()
     commits = random_history(store, random)
     heads = [commit.oid for commit in random.sample(commits, min(len(commits), 4))]
     pairs = [[commit.oid for commit in random.choices(commits, k=2)] for _ in range(30)]
@@ -73,8 +70,6 @@ def test_walks_find_the_same_with_the_graph_and_without(
         ]
 
     plain, expected = fresh(store), walks()
-    for commit in commits if seed % 2 else ():
-        store.set_many(fresh(store).segment(commit))  # as the program that made the commit
     fresh(store).index(heads)
     assert walks() == expected
     walked = fresh(store)
@@ -83,12 +78,6 @@ def test_walks_find_the_same_with_the_graph_and_without(
         for _ in range(steps):
             (commit,) = plain.commits(commit.parent_ids)
         assert commit.oid == to
-
-
-class Far(Faulty):
-    """A store whose segments have ranks."""
-
-    remote = True
 
 
 # Rows
@@ -154,16 +143,7 @@ def test_walks_read_rows_in_place_of_commits(front: str, small: None) -> None:
     for walk in (bases, log, lambda store: Repository(store).resolve(f"main~{COMMITS - 1}")):
         assert walk(store) == walk(bare)
         assert reads(store, walk) < reads(bare, walk) * 0.7
-    assert log(store) == log(ReadOnly(store)) == log(Far(store, atomic=False)) == expected
-
-
-def test_commits_write_rows_where_each_key_takes_a_request(small: None) -> None:
-    """In such a store a program that commits writes the graph too; in any other one gc does."""
-    far, near = Far(Memory(), atomic=False), Memory()
-    for store in (far, near):
-        commits(store)
-    assert rows(far)
-    assert not rows(near)
+    assert log(store) == log(ReadOnly(store)) == log(Counted(store)) == expected
 
 
 def test_a_clone_brings_its_rows(small: None) -> None:
@@ -278,16 +258,6 @@ def test_a_handle_that_has_rows_in_memory_learns_of_a_cut(small: None, steps: in
         assert [commit.message for commit in found[:20]] == [str(number) for number in range(199, 179, -1)]
         assert len({commit.oid for commit in found}) == len(found)
         assert found[0].oid == head
-
-
-def test_old_damage_stops_no_commit(small: None) -> None:
-    """A commit that would write a row goes on without it if an old commit cannot be read."""
-    store = Far(Memory(), atomic=False)
-    lost = history(store)[COMMITS // 2]
-    store.delete_many([*rows(store), OBJECT_PREFIX + lost.id])
-    for i in range(COMMITS):
-        assert Repository(store).commit("main", set={"i": [i]})
-    assert rows(store)
 
 
 def test_a_walk_stands_still_for_no_row(small: None) -> None:

@@ -13,6 +13,9 @@ from vstate.objects.segment import EDGE, MOST_BYTES, Segment, encode_segment
 GRAPH = "commit-graph/"
 """Under this prefix, by the id of its newest commit, lies a row with a segment of the history before it."""
 
+_TIPS = 1
+"""Of 256 commits, so many may be the newest of a segment, by chance."""
+
 _MOST = 4096
 """A segment has so many commits at the most."""
 
@@ -28,8 +31,8 @@ def graph_key(oid: bytes) -> str:
 
 
 def is_tip(oid: bytes) -> bool:
-    """Whether the commit may be the newest of a segment: one in 256, by its id, so every program agrees."""
-    return oid[-1] == 0
+    """Whether the commit may be the newest of a segment. Its id decides, so every program agrees."""
+    return oid[-1] < _TIPS
 
 
 class Graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -115,7 +116,7 @@ class _Bodies:
     def _checked(self, kind: Kind, oid: bytes, stored: bytes | None) -> bytes:
         """The body of a stored form. A damaged one is read again past the cache, if there is a cache."""
         try:
-            return self._verified(kind, oid, stored)
+            return bytes(self.verified(kind, oid, stored))
         except CorruptObject:
             key = OBJECT_PREFIX + oid.hex()
             self.store.forget(key)
@@ -123,15 +124,17 @@ class _Bodies:
             if again is None:
                 # gc may bring the object back between the two reads: then a last read finds it.
                 again = (self.store.get(TRASH + oid.hex()) or b"")[8:] or self.store.get(key)
-            return self._verified(kind, oid, again)
+            return bytes(self.verified(kind, oid, again))
 
-    def _verified(self, kind: Kind, oid: bytes, stored: bytes | None) -> bytes:
+    def verified(self, kind: Kind, oid: bytes, stored: bytes | None) -> bytes | memoryview:
+        """The body in this stored form, not copied unless compressed; CorruptObject if it is damaged."""
         if stored is None:
             raise CorruptObject(oid.hex(), "it is missing")
         raw, packed = _LETTERS[kind]
         letter = stored[:1]
+        body: bytes | memoryview
         if letter == raw:
-            body = stored[1:]
+            body = memoryview(stored)[1:]
         elif letter == packed:
             body = _zstd.decompress(oid, stored, longest(kind))
         else:
@@ -182,15 +185,8 @@ class Objects(_Bodies):
 
         `longest` is the most bytes that each may have. A longer one is corrupt, and is not decompressed.
         """
-        wanted = {OBJECT_PREFIX + oid.hex(): oid for oid in ids}
-        if len(wanted) == 1:
-            return {oid: self.read(kind, oid) for oid in wanted.values()}
-        found = self.store.get_many(list(wanted))
-        bodies = {}
-        for key, oid in wanted.items():
-            most = None if longest is None else longest[oid]
-            bodies[oid] = self._bounded(kind, oid, found.get(key), most)
-        return bodies
+        ids = dict.fromkeys(ids) if longest is None else longest
+        return {oid: bytes(body) for oid, body in self._each(kind, list(ids), longest)}
 
     def each_node(self, ids: Sequence[_Id]) -> Iterator[tuple[_Id, Node, bytes]]:
         """Tree nodes with their bodies, in one batch; CorruptObject as for `read`. None stays in memory."""
@@ -208,19 +204,30 @@ class Objects(_Bodies):
             except ValueError as error:
                 raise CorruptObject(str(oid), str(error)) from error
 
-    def _each(self, kind: Kind, ids: Sequence[_Id]) -> Iterator[tuple[_Id, bytes]]:
+    def _each(
+        self, kind: Kind, ids: Sequence[_Id], longest: Mapping[_Id, int] | None = None
+    ) -> Iterator[tuple[_Id, Any]]:
+        """The bodies as bytes, in one batch; that of a long blob is a view, not copied unless compressed."""
         # One at a time: a made-up store may compress many bytes into few.
         names = [OBJECT_PREFIX + oid.hex() for oid in ids]
         found = self.store.get_many(names)
         (raw,), (packed,) = _LETTERS[kind]
-        key, most, unpack = kind.key, longest(kind), _zstd.unpack
+        key, most, unpack = kind.key, _LONGEST[kind], _zstd.unpack
+        copied = _COPIED if kind is BLOB else sys.maxsize
         for oid, name in zip(ids, names, strict=True):
             stored = found.pop(name, None)
-            if stored and (stored[0] == raw or stored[0] == packed):
-                body = stored[1:] if stored[0] == raw else unpack(memoryview(stored)[1:], most)
-                if blake3(body, key=key).digest() == oid:
+            if longest is not None:
+                most = longest[oid]
+            if stored:
+                letter = stored[0]
+                body: bytes | memoryview = stored[1:] if len(stored) <= copied else memoryview(stored)[1:]
+                if letter == packed:
+                    body = unpack(body, most)
+                if letter in (raw, packed) and len(body) <= most and blake3(body, key=key).digest() == oid:
                     yield oid, body
                     continue
+                if (size := _body_size(stored)) > most:
+                    raise CorruptObject(oid.hex(), f"it has {size} bytes, not {most}")
             # A body that is not right goes the long way, which says why, or reads it again.
             yield oid, self._checked(kind, oid, stored)
 
@@ -230,29 +237,11 @@ class Objects(_Bodies):
 
     def blobs(self, sizes: Mapping[ObjectId, int]) -> Mapping[ObjectId, bytes | memoryview]:
         """The bodies of these blobs, each of at most the given bytes, and not copied where that can be."""
-        names = [OBJECT_PREFIX + oid.hex() for oid in sizes]
-        found = self.store.get_many(names)
-        (raw,), (packed,) = _LETTERS[BLOB]
-        key, unpack = BLOB.key, _zstd.unpack
-        bodies: dict[ObjectId, bytes | memoryview] = {}
-        for (oid, most), name in zip(sizes.items(), names, strict=True):
-            stored = found.get(name)
-            if stored:
-                letter = stored[0]
-                body: bytes | memoryview
-                body = stored[1:] if len(stored) <= _COPIED else memoryview(stored)[1:]
-                if letter == packed:
-                    body = unpack(body, most)
-                # A body that is not right goes the long way, which says why, or reads it again.
-                if letter in (raw, packed) and len(body) <= most and blake3(body, key=key).digest() == oid:
-                    bodies[oid] = body
-                    continue
-            bodies[oid] = self._bounded(BLOB, oid, stored, most)
-        return bodies
+        return dict(self._each(BLOB, list(sizes), sizes))
 
     def indexes(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
         """The bodies of these index nodes."""
-        return self.read_many(INDEX, ids, longest=dict.fromkeys(ids, _LONGEST_INDEX))
+        return self.read_many(INDEX, ids)
 
     def nodes(self, ids: Sequence[bytes]) -> list[Node]:
         """Tree nodes in the order of the ids. Nodes that are not in memory are read in one batch."""
@@ -372,26 +361,12 @@ class Objects(_Bodies):
             return None
         return self._decoded_commit(oid, stored)
 
-    def _bounded(self, kind: Kind, oid: bytes, stored: bytes | None, most: int | None) -> bytes:
-        if most is not None and stored and (size := _body_size(stored)) > most:
-            raise CorruptObject(oid.hex(), f"it has {size} bytes, not {most}")
-        return self._checked(kind, oid, stored)
-
-    def verified(self, kind: Kind, oid: bytes, stored: bytes | None) -> bytes | memoryview:
-        """The body in this stored form, not copied unless compressed; CorruptObject if it is damaged."""
-        if stored is None or stored[:1] != _LETTERS[kind][0]:
-            return self._verified(kind, oid, stored)
-        body = memoryview(stored)[1:]
-        if blake3(body, key=kind.key).digest() != oid:
-            raise CorruptObject(oid.hex(), "its content does not match its id")
-        return body
-
     def plain(self, key: str, stored: bytes) -> bytes | None:
         """The form of an object without compression; None if it is damaged."""
         kind = kind_of(stored)
         try:
             oid = bytes.fromhex(key.removeprefix(OBJECT_PREFIX))
-            return None if kind is None else plain_form(kind, self._verified(kind, oid, stored))
+            return None if kind is None else plain_form(kind, self.verified(kind, oid, stored))
         except (CorruptObject, ValueError):
             return None
 

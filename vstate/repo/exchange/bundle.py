@@ -271,7 +271,7 @@ class Bundle(TransactionalStore):
             while at < len(self._places) and self._places[at] < begin + _MOST_FRAMES:
                 wanted[self._places[at] - begin].append(key)
                 at += 1
-        found = {}
+        found: dict[str, bytes] = {}
         for number in sorted(wanted):
             rows = self._kept.get(number)
             if rows is None:

@@ -49,6 +49,7 @@ def load(
         try:
             work.run(lambda: [Wanted(ref, oid, "leave") for ref, oid in wanted.items()])
         except CorruptObject as error:
+            _require(repo, header.prerequisites, name)  # gc may have removed one meanwhile
             raise InvalidInput(
                 f"{name} is not imported: its commits need an object that is whole neither there nor in the "
                 f"store: object {error.id}: {error.reason}; export it again without --since, or see "

@@ -217,8 +217,9 @@ class Transfer:
     def _copy_segments(self, commits: Sequence[Commit]) -> None:
         """Copy the rows of the graph that end at these commits. `gc` drops them if the commits never land."""
         keys = [graph_key(commit.oid) for commit in commits if is_tip(commit.oid)]
-        rows = self._source.view.get_many(keys) if keys else {}
-        self.target.store.set_many({key: row for key, row in rows.items() if is_segment(key, row)})
+        found = self._source.view.get_many(keys) if keys else {}
+        if rows := {key: row for key, row in found.items() if is_segment(key, row)}:
+            self.target.store.set_many(rows)
 
     # Commits
 
