@@ -237,7 +237,7 @@ LOST: Table = {
     "an index with a wrong length": (
         lambda s: streamed(s, *GOES_ON[:3], lengths=[9000, 9001, 8999]),
         "has 9,000 bytes, not 9001",
-        "it has 9000 bytes, not",
+        "a blob of 9,000 bytes",
     ),
 }
 """Objects that cannot be read, by their fault; a part of the reason by fsck, and of that by a transfer."""

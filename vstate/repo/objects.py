@@ -226,8 +226,9 @@ class Objects(_Bodies):
                 if letter in (raw, packed) and len(body) <= most and blake3(body, key=key).digest() == oid:
                     yield oid, body
                     continue
-                if (size := _body_size(stored)) > most:
-                    raise CorruptObject(oid.hex(), f"it has {size} bytes, not {most}")
+                if longest is not None and letter in (raw, packed) and (size := _body_size(stored)) > most:
+                    said = f"a {kind.name} of {counted(size, 'byte')}; the link to it says {most}"
+                    raise CorruptObject(oid.hex(), said)
             # A body that is not right goes the long way, which says why, or reads it again.
             yield oid, self._checked(kind, oid, stored)
 
