@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 
 import pytest
 import zstandard
-from running import program, run_forked
 
 import vstate
 from vstate import CannotLoad, Disk, Versioned
-from vstate.values import builders
+from vstate.values import builders, evolution
 from vstate.values.entry import encode_value
 from vstate.values.inert import read
 from vstate.values.instance import Instance
@@ -506,58 +505,18 @@ def test_a_function_of_a_module_has_its_globals() -> None:
     assert b"a named container" not in stored
 
 
-_CHAT = """
-import sys
-from dataclasses import dataclass
-from vstate import Versioned
-
-@dataclass
-class Plan:
-    goal: str
-    class Step:
-        done = False
-    class Empty:
-        pass
-
-if __name__ == "__main__":
-    with Versioned(sys.argv[1]) as state:
-        state.update(plan=Plan("greet"), step=Plan.Step(), empty=Plan.Empty(), again=Plan("again"))
-        state.commit("begin")
-"""
-_IMPORTER = """
-import sys, warnings
-import vstate
-if "chat" in sys.argv:
-    import chat
-if "other" in sys.argv:
-    import other
-if "renamed" in sys.argv:
-    vstate.renamed("__main__.Plan", "chat.Plan")
-with warnings.catch_warnings(record=True) as told, vstate.Versioned(sys.argv[1]) as state:
-    warnings.simplefilter("always")
-    values = [state[key] for key in ("plan", "step", "empty", "again")]
-print([type(value).__module__ for value in values], *(each.message for each in told), sep="|")
-"""
+class Moved:
+    """The class of a program, in a module now."""
 
 
-def test_a_module_with_a_class_of_main_is_told(tmp_path: Path) -> None:
-    """A program that imports the script whose values it loads gets a warning with the remedy, which works."""
-    (tmp_path / "chat.py").write_text(_CHAT)
-    (tmp_path / "importer.py").write_text(_IMPORTER)
-    run_forked(program(tmp_path / "chat.py", tmp_path / "store"))
-
-    def load(*options: str) -> list[str]:
-        return run_forked(program(tmp_path / "importer.py", tmp_path / "store", *options)).strip().split("|")
-
-    assert load() == [f"{['__main__'] * 4}"]
-    assert load("chat", "renamed") == [f"{['chat'] * 4}"]
-    (tmp_path / "other.py").write_text("class Plan:\n    price = 1\n")
-    assert load("other") == [f"{['__main__'] * 4}"]
-    kinds, *told = load("chat")
-    assert kinds == f"{['__main__'] * 4}"
-    assert len(told) == 2
-    assert sum(each.endswith("renamed('__main__.Plan', 'chat.Plan') before the load") for each in told) == 1
-    assert sum("'chat.Plan.Step'" in each for each in told) == 1
+def test_a_class_of_main_that_was_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that has the class in a module says so, and gets objects of that class."""
+    monkeypatch.setattr(evolution, "_names", dict(evolution._names))
+    made = _main(_USES)["Agent"]()
+    assert type(_stored(made)[1]).__name__ == "Agent"
+    vstate.renamed("__main__.Agent", Moved)
+    loaded = _stored(made)[1]
+    assert (type(loaded), loaded.x) == (Moved, 1)
 
 
 def test_a_named_global_that_is_not_there_is_refused() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vstate.values.opcodes import framed, frameless, join_pieces, may_hold
+from vstate.values.opcodes import framed, frameless, may_hold
 
 _FRAME_TARGET = 64 * 1024
 
@@ -103,58 +103,3 @@ def test_bytes_inside_long_data_are_no_opcodes(value: Any, found: bool) -> None:
     assert EMPTY_SET in data
     assert may_hold(data, EMPTY_SET) is found
     assert may_hold(data[:-1] + b"\xff" + bytes([EMPTY_SET]), EMPTY_SET)  # \xff is no opcode
-
-
-class Pieces(list[bytes]):
-    def write(self, piece: bytes) -> None:
-        self.append(bytes(piece))
-
-
-FRAMES = [f"text {i}" * 10 for i in range(5_000)]
-FRAME_ALIKE = b"\x95" + (99_991).to_bytes(8, "little") + bytes(99_991)
-
-
-@pytest.mark.parametrize("in_python", [False, True])
-@pytest.mark.parametrize(
-    "value",
-    [
-        1,
-        [],
-        FRAMES,
-        FRAME_ALIKE,
-        bytearray(FRAME_ALIKE),
-        [
-            FRAME_ALIKE,
-            FRAME_ALIKE[:],
-            1,
-            FRAMES,
-            bytearray(FRAME_ALIKE),
-            FRAME_ALIKE.decode("latin-1"),
-            "end",
-        ],
-        {"a": b"x" * 70_000, "b": b"\x95" * 70_000, "c": FRAMES, "d": "\x95" * 70_000},
-    ],
-    ids=range(7),
-)
-def test_pieces_are_joined_without_frames(value: Any, in_python: bool) -> None:
-    """The pieces that a pickler writes give the same bytes as all of them at once."""
-    pieces = Pieces()
-    pickler = pickle._Pickler if in_python else pickle.Pickler
-    pickler(pieces, protocol=5).dump(value)
-    joined = join_pieces(pieces)
-    assert joined == frameless(b"".join(pieces))
-    assert pickle.loads(framed(joined)) == value
-
-
-def test_a_bytearray_that_changes_its_length_is_refused() -> None:
-    """A pickle whose length of the data is not that of the data would not load."""
-    pieces: list[bytes | bytearray] = [
-        b"\x80\x05",
-        b"\x96" + (70_000).to_bytes(8, "little"),
-        bytearray(70_000),
-        b".",
-    ]
-    assert pickle.loads(join_pieces(pieces)) == bytearray(70_000)
-    pieces[2] += b"more"
-    with pytest.raises(RuntimeError, match="during iteration"):
-        join_pieces(pieces)

@@ -12,13 +12,12 @@ import builtins
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from importlib.util import MAGIC_NUMBER
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, Final, NoReturn
-from warnings import warn
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from vstate.errors import CannotLoad
@@ -216,8 +215,6 @@ def _quiet(bases: Iterable[type]) -> Iterator[None]:
 def set_class(cls: Any, state: tuple[dict[str, Any], dict[str, dict[str, Any]]]) -> None:
     """Give a class that was made just now its attributes."""
     attributes, members = state
-    if cls.__module__ == "__main__":
-        _tell_of_modules(cls.__qualname__, attributes)
     if cls not in _unfinished:
         return
     for name, value in attributes.items():
@@ -251,46 +248,6 @@ def own_definition(name: str) -> Any:
     if not isinstance(found, type | FunctionType) or found.__module__ not in MAINS:
         return None
     return found if found.__qualname__ == name else None
-
-
-_looked: dict[str, int] = {}
-"""How many modules there were at the last look for a class of this name."""
-_told: set[str] = set()
-
-
-def _parts(attributes: Mapping[str, Any]) -> set[str]:
-    """The names of a class's own methods, fields and class variables."""
-    fields = {*attributes.get("__annotations__", ()), *attributes.get("__dataclass_fields__", ())}
-    return fields | {name for name in attributes if not name.startswith("_")}
-
-
-def _tell_of_modules(name: str, attributes: Mapping[str, Any]) -> None:
-    """Warn if a module has a class of this name with the same parts, which a program had in `__main__`.
-
-    The stored class is none of the module's, and `isinstance` tells them apart.
-    """
-    parts = _parts(attributes)
-    if not parts or _looked.get(name) == len(sys.modules):
-        return
-    _looked[name] = len(sys.modules)
-    for module in list(sys.modules.values()):
-        found: Any = module
-        for part in name.split("."):
-            found = vars(found).get(part) if isinstance(found, ModuleType | type) else None
-        home = f"{module.__name__}.{name}"
-        if (
-            isinstance(found, type)
-            and found.__module__ == module.__name__ not in MAINS
-            and parts == _parts(vars(found))
-            and home not in _told
-        ):
-            _told.add(home)
-            warn(
-                f"a stored value has the class __main__.{name}, of a program that was run; it loads as that "
-                f"class, and not as {home}. If they are the same class, call "
-                f"vstate.renamed('__main__.{name}', '{home}') before the load",
-                stacklevel=2,
-            )
 
 
 class Builders:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType, NoneType
 from typing import Any, Final, NamedTuple
@@ -31,8 +31,6 @@ _NOTHING: Final = (None, ABSENT)
 _Fields = Mapping[Any, Any]
 _Path = tuple["_Path | None", object, bool]
 """The steps to a value, the last one first; True for a field. Most paths are never written out."""
-_Merge = Generator["_Merge", Any, Any]
-"""A merge that yields the merges inside it and is sent their results. So depth does not use up the stack."""
 
 
 def is_one_of(value: Any, kinds: Sequence[type]) -> bool:
@@ -47,16 +45,10 @@ def merge_by_path(base: Any, ours: Any, theirs: Any, *, inner: bool) -> Any:
     Raises Unmergeable with the path of a value that both sides changed and that has no parts. Changes none of
     the three; the result may share parts with them.
     """
-    merger = _Merger(inner=inner)
-    running, result = [merger.merge(base, ours, theirs, None)], None
-    while running:
-        try:
-            running.append(running[-1].send(result))
-            result = None
-        except StopIteration as end:
-            running.pop()
-            result = end.value
-    return result
+    try:
+        return _Merger(inner=inner).merge(base, ours, theirs, None)
+    except RecursionError:
+        raise Unmergeable("it is nested too deep to be merged") from None
 
 
 class _Merger:
@@ -67,7 +59,7 @@ class _Merger:
         self._made: dict[tuple[int, int, int], Any] = {}
         self._kept: list[object] = []  # the parts of objects: their ids must not be given again
 
-    def merge(self, base: Any, ours: Any, theirs: Any, path: _Path | None) -> _Merge:
+    def merge(self, base: Any, ours: Any, theirs: Any, path: _Path | None) -> Any:
         """The merge of three values, of which both sides differ from the base."""
         triple, kind = (id(base), id(ours), id(theirs)), type(ours)
         if triple in self._made:
@@ -82,7 +74,7 @@ class _Merger:
         if is_one_of(ours, DICTS) and not has_attributes:
             self._made[triple] = made = self._empty(base, ours, theirs, path)
             fields = path is not None and path[2] and path[1] in HOLDERS
-            yield self._fill(made, (base, ours, theirs), path, fields=fields)
+            self._fill(made, (base, ours, theirs), path, fields=fields)
             return made
         if not self._inner:
             raise Unmergeable("a dict with attributes cannot be merged by key", _written(path))
@@ -94,10 +86,10 @@ class _Merger:
                 for side in (base, ours, theirs)
             ]
             by_name: dict[str, Any] = {}
-            yield self._fill(by_name, sides, path, fields=True)
+            self._fill(by_name, sides, path, fields=True)
             self._made[triple] = made = make_by_name(kind, by_name)
             return made
-        return (yield self._objects(triple, [*map(_take_apart, (base, ours, theirs))], path, clash))
+        return self._objects(triple, [*map(_take_apart, (base, ours, theirs))], path, clash)
 
     def _objects(
         self,
@@ -105,7 +97,7 @@ class _Merger:
         sides: list[_Parts | None],
         path: _Path | None,
         clash: Callable[[], Unmergeable],
-    ) -> _Merge:
+    ) -> Any:
         parts = [side for side in sides if side is not None]
         if len(parts) < len(sides):
             raise clash()
@@ -120,9 +112,9 @@ class _Merger:
             raise clash()
         self._made[triple] = made = make(*args)
         attributes, slots, entries = dict[Any, Any](), dict[Any, Any](), dict[Any, Any]()
-        yield self._fill(attributes, [side.attributes for side in parts], path, fields=True)
-        yield self._fill(slots, [side.slots for side in parts], path, fields=True)
-        yield self._fill(entries, [side.entries for side in parts], path, fields=False)
+        self._fill(attributes, [side.attributes for side in parts], path, fields=True)
+        self._fill(slots, [side.slots for side in parts], path, fields=True)
+        self._fill(entries, [side.entries for side in parts], path, fields=False)
         if state is None and (attributes or slots):
             state = (attributes or None, slots) if slots else attributes
         _put_together(made, state, items, entries)
@@ -130,7 +122,7 @@ class _Merger:
 
     def _fill(
         self, target: dict[Any, Any], sides: Sequence[Any], path: _Path | None, *, fields: bool
-    ) -> _Merge:
+    ) -> None:
         """Put the merged entries into the target; the keys are names of fields, or keys of a dict."""
         count = 0
         for key, before, mine, other in self._entries(sides, path):
@@ -141,7 +133,7 @@ class _Merger:
                 step = (path, key, fields)
                 if not self._inner:
                     raise _clash(before, mine, other, step)
-                value = yield self.merge(before, mine, other, step)
+                value = self.merge(before, mine, other, step)
             if value is not ABSENT:
                 target[key] = value
                 count += 1

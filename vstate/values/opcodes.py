@@ -11,9 +11,6 @@ import copyreg
 import io
 import pickle
 import pickletools
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from types import FunctionType
 from typing import Any, Final, NamedTuple
 
 from vstate.errors import CannotLoad
@@ -59,8 +56,6 @@ PROTO: Final = 0x80
 FRAME: Final = 0x95
 STOP: Final = 0x2E
 
-_PROTO_BYTE: Final = b"\x80"
-_MOST_UNFRAMED: Final = 3  # bytes of opcodes without a frame
 _FRAME_HEADER: Final = 9  # the opcode and its eight bytes of length
 _FIRST_FRAMED_PROTOCOL: Final = 4
 
@@ -76,50 +71,6 @@ def frameless(data: bytes) -> bytes:
     if data[2] == FRAME and int.from_bytes(data[3:11], "little") == len(data) - 11:
         return data[:2] + data[11:]
     return _without_frames(data)
-
-
-def join_pieces(pieces: Sequence[bytes | bytearray]) -> bytes:
-    """The pickle that a pickler wrote in these pieces, without its FRAME opcodes, as from `frameless`.
-
-    CPython writes each frame in one piece, and a large object in two: its opcode with the length, and its
-    data. Such pieces are copied once. Joining all of them first would copy them twice.
-
-    The data of a bytearray is the bytearray itself: RuntimeError if another thread changed its length.
-    """
-    if len(pieces) == 1:
-        return frameless(bytes(pieces[0]))
-    kept: list[bytes | bytearray | memoryview] = []
-    size = 0
-    data_length = -1  # of the next piece, if it is the data of a large object
-    for i, piece in enumerate(pieces):
-        at = 0 if i or piece[:1] != _PROTO_BYTE else 2
-        code = piece[at] if len(piece) > at else -1
-        if data_length >= 0:
-            if len(piece) != data_length and type(piece) is not bytearray:
-                break
-            kept.append(piece)
-            size += data_length
-            data_length = -1
-        elif code == FRAME:
-            body = at + _FRAME_HEADER
-            if int.from_bytes(piece[at + 1 : body], "little") != len(piece) - body:
-                break
-            kept += piece[:at], memoryview(piece)[body:]
-            size += len(piece) - _FRAME_HEADER
-        else:
-            kept.append(piece)
-            size += len(piece)
-            opcode = OPCODES.get(code)
-            if opcode is not None and opcode.prefix and len(piece) == at + 1 + opcode.prefix:
-                data_length = int.from_bytes(piece[at + 1 :], "little")
-            elif len(piece) - at > _MOST_UNFRAMED:
-                break
-    else:
-        joined = b"".join(kept)
-        if len(joined) != size:
-            raise RuntimeError("bytearray changed size during iteration")  # as dicts say it
-        return joined
-    return frameless(b"".join(pieces))
 
 
 def framed(data: bytes | bytearray) -> bytes:
@@ -209,36 +160,6 @@ class _PlainUnpickler(pickle.Unpickler):
         raise CannotLoad(f"{module}.{name}", "only plain data is loaded here")
 
 
-def _load_slowly(data: bytes | bytearray) -> Any:
-    return _PlainUnpickler(io.BytesIO(framed(data))).load()
-
-
-def _load(data: bytes | bytearray) -> Any:
-    return pickle.loads(data)
-
-
-def _import_nothing(module: str, *_: object) -> Any:
-    raise CannotLoad(module, "only plain data is loaded here")
-
-
-_load_quickly: Final = FunctionType(
-    _load.__code__, {"__builtins__": {"__import__": _import_nothing}, "pickle": pickle}
-)
-"""Each name in a pickle is imported by `PyImport_Import`, which calls the `__import__` of these globals.
-
-An unpickler of our own takes three times as long, to be made.
-"""
-
-
-def _find_plain_loader() -> Callable[[bytes | bytearray], Any]:
-    for named in (b"cbuiltins\nint\n.", b"(ibuiltins\nint\n.", b"\x80\x04\x8c\x08builtins\x8c\x03int\x93."):
-        with suppress(CannotLoad):
-            _load_quickly(named)
-            return _load_slowly  # another implementation of pickle
-    return _load_quickly
-
-
-_load_plain: Final = _find_plain_loader()
 _MALFORMED: Final = (
     pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError, OverflowError,
 )  # fmt: skip
@@ -247,13 +168,13 @@ _MALFORMED: Final = (
 def load_only_plain(data: bytes | bytearray) -> Any:
     """The value of any pickle of plain data. CannotLoad, and no code has run, if it names something else.
 
-    It takes as long as `pickle.loads`, and less than a look for names: data may have the bytes of one.
+    It takes less time than a look for names: data may have the bytes of one.
     """
     if getattr(copyreg, "_inverted_registry", None) and may_hold(bytes(data), *_EXTENSIONS):
         found = tokens(bytes(data))
         if found is None or any(token[0] in _EXTENSIONS for token in found):
             raise CannotLoad("copyreg", "only plain data is loaded here")
     try:
-        return _load_plain(data)
+        return _PlainUnpickler(io.BytesIO(framed(data))).load()
     except _MALFORMED as error:
         raise CannotLoad("its pickle", f"{type(error).__name__}: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import io
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from vstate.values.allow import Allow, loads_allowed
 from vstate.values.definitions import needs_definition
 from vstate.values.fields import by_class, field_names, is_by_name
 from vstate.values.loading import Buffers, load_any
-from vstate.values.opcodes import frameless, join_pieces
+from vstate.values.opcodes import frameless
 
 OUT_OF_BAND_BYTES = 1024
 """A contiguous buffer from this size on leaves the pickle and is stored beside it.
@@ -244,13 +245,6 @@ def dumps_unproven(value: Any, make: Callable[..., Any] = Pickler) -> tuple[byte
     return data, buffers
 
 
-class _Pieces(list[bytes | bytearray]):
-    """A file that keeps each piece that a pickler writes, not copied."""
-
-    __slots__ = ()
-    write = list.append
-
-
 def _pickled(make: Callable[..., Any], value: Any) -> tuple[bytes, list[memoryview], Any]:
     buffers: list[memoryview] = []
 
@@ -265,11 +259,11 @@ def _pickled(make: Callable[..., Any], value: Any) -> tuple[bytes, list[memoryvi
         buffers.append(raw)
         return False
 
-    file = _Pieces()
+    file = io.BytesIO()
     pickler = make(file, protocol=5, buffer_callback=keep_in_band)
     is_long = type(value) is bytearray and len(value) >= LONG_BYTEARRAY
     pickler.dump(pickle.PickleBuffer(value) if is_long else value)
-    return join_pieces(file), buffers, pickler
+    return frameless(file.getvalue()), buffers, pickler
 
 
 def loads(data: bytes | bytearray, buffers: Buffers = (), *, allow: Allow | None = None) -> Any:

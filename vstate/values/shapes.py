@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -17,8 +16,7 @@ from vstate.values.budget import Budget, InertError
 from vstate.values.fields import dicts_of_fields
 from vstate.values.instance import Global, Instance
 
-Shape = Callable[[tuple[object, ...], Budget], object]
-NamedShape = Callable[[str, tuple[object, ...], Budget], object]
+Shape = Callable[[str, tuple[object, ...], Budget], object]
 
 _LONGEST_NAME: Final = 1000
 _RECORD_BYTES: Final = 300
@@ -51,8 +49,8 @@ _DATA_ENDINGS: Final = ("Error", "Exception", "Group", "Warning", "Path")
 
 
 _SHAPES: Final[dict[str, Shape]] = {
-    "numpy.core.multiarray.scalar": scalar,
-    "numpy.core.numeric._frombuffer": array_from_buffer,
+    "numpy.core.multiarray.scalar": lambda _, args, budget: scalar(args, budget),
+    "numpy.core.numeric._frombuffer": lambda _, args, budget: array_from_buffer(args, budget),
 }
 """By the name of the function that the pickle calls."""
 
@@ -62,16 +60,6 @@ def _shape(*names: str) -> Callable[[Shape], Shape]:
 
     def register(shape: Shape) -> Shape:
         _SHAPES.update(dict.fromkeys(names, shape))
-        return shape
-
-    return register
-
-
-def _shapes(*names: str) -> Callable[[NamedShape], NamedShape]:
-    """Use the decorated shape, with the name as its first argument, for calls of these functions."""
-
-    def register(shape: NamedShape) -> NamedShape:
-        _SHAPES.update({name: partial(shape, name) for name in names})
         return shape
 
     return register
@@ -109,8 +97,8 @@ def call(function: object, args: object, budget: Budget) -> object:
     if not isinstance(args, tuple):
         raise InertError("the arguments of a call are not a tuple")
     budget.take_bytes(_RECORD_BYTES)
-    shape = _SHAPES.get(_tidy(name))
-    built = shape(args, budget) if shape else None
+    known = _tidy(name)
+    built = _SHAPES[known](known, args, budget) if known in _SHAPES else None
     if built is not None:
         return built
     if name.startswith(("builtins.", "pathlib.")) and name.endswith(_DATA_ENDINGS):
@@ -197,28 +185,23 @@ def _fill_uuid(instance: Instance, state: object) -> bool:
 # --- builtins and their neighbours
 
 
-def _copied(kind: type[bytes | bytearray]) -> Shape:
-    def shape(args: tuple[object, ...], budget: Budget) -> object:
-        match args:
-            case ():
-                return kind()
-            case (bytes() | bytearray() | memoryview() as data,):
-                budget.take_bytes(memoryview(data).nbytes)
-                return kind(data)
-            case (str(), str()):
-                encoded = _encoded(args, budget)
-                return kind(encoded) if isinstance(encoded, bytes) else None
-        return None
-
-    return shape
-
-
-_shape("builtins.bytes")(_copied(bytes))
-_shape("builtins.bytearray")(_copied(bytearray))
+@_shape("builtins.bytes", "builtins.bytearray")
+def _copied(called: str, args: tuple[object, ...], budget: Budget) -> object:
+    kind = bytes if called == "builtins.bytes" else bytearray
+    match args:
+        case ():
+            return kind()
+        case (bytes() | bytearray() | memoryview() as data,):
+            budget.take_bytes(memoryview(data).nbytes)
+            return kind(data)
+        case (str(), str()):
+            encoded = _encoded(called, args, budget)
+            return kind(encoded) if isinstance(encoded, bytes) else None
+    return None
 
 
 @_shape("_codecs.encode")
-def _encoded(args: tuple[object, ...], budget: Budget) -> object:
+def _encoded(called: str, args: tuple[object, ...], budget: Budget) -> object:
     # Protocols 0 to 2 have no bytes, and write them as encoded text.
     match args:
         case (str(text), "latin1" | "latin-1"):
@@ -230,26 +213,21 @@ def _encoded(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
-def _collected(kind: type[set[object] | frozenset[object]]) -> Shape:
-    def shape(args: tuple[object, ...], budget: Budget) -> object:
-        match args:
-            case ():
-                return kind()
-            case (list() | tuple() as members,):
-                budget.take_bytes(_SET_BYTES)
-                made: set[object] = set()
-                budget.add(made, members)
-                return kind(made)
-        return None
-
-    return shape
-
-
-_shape("builtins.set")(_collected(set))
-_shape("builtins.frozenset")(_collected(frozenset))
+@_shape("builtins.set", "builtins.frozenset")
+def _collected(called: str, args: tuple[object, ...], budget: Budget) -> object:
+    made: set[object] = set()
+    match args:
+        case ():
+            pass
+        case (list() | tuple() as members,):
+            budget.take_bytes(_SET_BYTES)
+            budget.add(made, members)
+        case _:
+            return None
+    return made if called == "builtins.set" else frozenset(made)
 
 
-@_shapes("builtins.getattr", "copyreg._reconstructor", "copyreg.__newobj__", "copyreg.__newobj_ex__")
+@_shape("builtins.getattr", "copyreg._reconstructor", "copyreg.__newobj__", "copyreg.__newobj_ex__")
 def _object(called: str, args: tuple[object, ...], budget: Budget) -> object:
     match called, args:
         case "builtins.getattr", (Global(name=name), str(attribute)):
@@ -259,10 +237,8 @@ def _object(called: str, args: tuple[object, ...], budget: Budget) -> object:
             return Instance(name, items=items)
         case "copyreg._reconstructor", (Global(name=name), Global(), dict(entries)):
             return Instance(name, entries=entries)
-        case "copyreg._reconstructor", (Global(name=name), Global(), None):
-            return Instance(name)
         case "copyreg._reconstructor", (Global(name=name), Global(), value):
-            return Instance(name, args=(value,))
+            return Instance(name, args=() if value is None else (value,))
         case "copyreg.__newobj__", (cls, *rest):
             budget.take_bytes(8 * len(args))
             return new(cls, tuple(rest), None, budget)
@@ -271,30 +247,27 @@ def _object(called: str, args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
-def _path(kind: str) -> Shape:
+_PATHS: Final = ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "Path", "PurePath")
+
+
+@_shape(*(f"{module}.{kind}" for module in ("pathlib", "pathlib._local") for kind in _PATHS))
+def _path(called: str, args: tuple[object, ...], budget: Budget) -> object:
+    kind = called.rpartition(".")[2]
     separator = "\\" if "Windows" in kind else "/"
-
-    def shape(args: tuple[object, ...], budget: Budget) -> object:
-        budget.take_bytes(8 * len(args))
-        parts = [part for part in args if isinstance(part, str)]
-        if len(parts) != len(args):
-            return None
-        budget.take_bytes(4 * sum(map(len, parts)))
-        # The first part of an absolute path ends with the separator.
-        root = parts.pop(0) if parts and parts[0].endswith(separator) else ""
-        return Instance(f"pathlib.{kind}", args=(root + separator.join(parts),))
-
-    return shape
-
-
-for _kind in ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "Path", "PurePath"):
-    _shape(f"pathlib.{_kind}", f"pathlib._local.{_kind}")(_path(_kind))
+    budget.take_bytes(8 * len(args))
+    parts = [part for part in args if isinstance(part, str)]
+    if len(parts) != len(args):
+        return None
+    budget.take_bytes(4 * sum(map(len, parts)))
+    # The first part of an absolute path ends with the separator.
+    root = parts.pop(0) if parts and parts[0].endswith(separator) else ""
+    return Instance(f"pathlib.{kind}", args=(root + separator.join(parts),))
 
 
 # --- exceptions
 
 
-@_shapes("vstate.values.exceptions.new_exception", "vstate.errors._restore")
+@_shape("vstate.values.exceptions.new_exception", "vstate.errors._restore")
 def _exception(called: str, args: tuple[object, ...], budget: Budget) -> object:
     match called, args:
         case "vstate.values.exceptions.new_exception", (Global(name=name), *rest):
@@ -306,7 +279,7 @@ def _exception(called: str, args: tuple[object, ...], budget: Budget) -> object:
 
 
 @_shape("vstate.values.fields.make", "pandas.core.indexes.base._new_Index")
-def _made(args: tuple[object, ...], budget: Budget) -> object:
+def _made(called: str, args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (Global(name=name), dict(fields)):
             return Instance(name, fields=_names(fields, budget))
@@ -316,7 +289,7 @@ def _made(args: tuple[object, ...], budget: Budget) -> object:
 # --- collections
 
 
-@_shapes(*(f"collections.{name}" for name in ("OrderedDict", "defaultdict", "Counter", "deque")))
+@_shape(*(f"collections.{name}" for name in ("OrderedDict", "defaultdict", "Counter", "deque")))
 def _collection(name: str, args: tuple[object, ...], budget: Budget) -> object:
     match name.rpartition(".")[2], args:
         case "OrderedDict" | "Counter", ():
@@ -327,11 +300,10 @@ def _collection(name: str, args: tuple[object, ...], budget: Budget) -> object:
             return Instance(name, entries=entries)
         case "deque", () | ((),):
             return Instance(name, items=[])
-        case "deque", ((), int(maxlen)):
-            return Instance(name, fields={"maxlen": maxlen}, items=[])
         case "deque", (list(items),):
             return Instance(name, items=items)
-        case "deque", (list(items), int(maxlen)):
+        case "deque", (() | list() as items, int(maxlen)):
+            items = items if isinstance(items, list) else []
             return Instance(name, fields={"maxlen": maxlen}, items=items)
     return None
 
@@ -339,76 +311,76 @@ def _collection(name: str, args: tuple[object, ...], budget: Budget) -> object:
 # --- numbers and times: real values, whose constructors check the arguments
 
 
-def _real(kind: type, *signatures: tuple[type, ...]) -> Shape:
-    """The value itself, for arguments of these types."""
-
-    def shape(args: tuple[object, ...], budget: Budget) -> object:
-        if tuple(map(type, args)) not in signatures or any(len(a) > 100 for a in args if isinstance(a, str)):
-            return None
-        try:
-            return kind(*args)
-        except (ValueError, OverflowError):
-            return None
-
-    return shape
+_REAL: Final[dict[str, tuple[Callable[..., object], list[tuple[type, ...]]]]] = {
+    "builtins.complex": (complex, [(float, float)]),
+    "datetime.timedelta": (datetime.timedelta, [(int, int, int)]),
+    "datetime.timezone": (datetime.timezone, [(datetime.timedelta,), (datetime.timedelta, str)]),
+}
+"""The values that are made themselves, from arguments of these types."""
 
 
-_shape("builtins.complex")(_real(complex, (float, float)))
-_shape("datetime.timedelta")(_real(datetime.timedelta, (int, int, int)))
-_shape("datetime.timezone")(_real(datetime.timezone, (datetime.timedelta,), (datetime.timedelta, str)))
-
-
-def _moment(kind: Any) -> Shape:
-    def shape(args: tuple[object, ...], budget: Budget) -> object:
-        match args:
-            case (bytes(raw), *zones) if len(zones) <= 1:
-                zone = zones[0] if zones else None
-                known = zone if isinstance(zone, datetime.timezone) else None
-                try:
-                    made = kind(raw)  # as pickle calls it
-                    # This checks the numbers: the call took the bytes as they are.
-                    made = made.replace() if kind is datetime.date else made.replace(tzinfo=known)
-                except (ValueError, TypeError):
-                    return None
-                return made if zone is known else Instance(f"datetime.{kind.__name__}", args=(made, zone))
+@_shape(*_REAL)
+def _real(called: str, args: tuple[object, ...], budget: Budget) -> object:
+    kind, signatures = _REAL[called]
+    if tuple(map(type, args)) not in signatures or any(len(a) > 100 for a in args if isinstance(a, str)):
+        return None
+    try:
+        return kind(*args)
+    except (ValueError, OverflowError):
         return None
 
-    return shape
 
-
-_shape("datetime.date")(_moment(datetime.date))
-_shape("datetime.datetime")(_moment(datetime.datetime))
-_shape("datetime.time")(_moment(datetime.time))
-
-
-@_shape("zoneinfo.ZoneInfo._unpickle")
-def _zone(args: tuple[object, ...], budget: Budget) -> object:
+@_shape("datetime.date", "datetime.datetime", "datetime.time")
+def _moment(called: str, args: tuple[object, ...], budget: Budget) -> object:
     match args:
-        case (str(key), _):
+        case (bytes(raw), *zones) if len(zones) <= 1:
+            zone = zones[0] if zones else None
+            known = zone if isinstance(zone, datetime.timezone) else None
+            try:
+                made: Any = getattr(datetime, called[9:])(raw)  # as pickle calls it
+                # This checks the numbers: the call took the bytes as they are.
+                made = made.replace() if called == "datetime.date" else made.replace(tzinfo=known)
+            except (ValueError, TypeError):
+                return None
+            return made if zone is known else Instance(called, args=(made, zone))
+    return None
+
+
+# --- others that are known by their arguments
+
+
+@_shape(
+    "zoneinfo.ZoneInfo._unpickle",
+    "numpy.core.multiarray._reconstruct",
+    "pandas._libs.arrays.__pyx_unpickle_NDArrayBacked",
+    "cloudpickle._builtin_type",
+    "cloudpickle.dynamic_subimport",
+    "cloudpickle.subimport",
+)
+def _other(called: str, args: tuple[object, ...], budget: Budget) -> object:
+    match called.rpartition(".")[2], args:
+        case "_unpickle", (str(key), _):
             return Instance("zoneinfo.ZoneInfo", args=(key,))
-    return None
-
-
-# --- numpy and pandas
-
-
-@_shapes("numpy.core.multiarray._reconstruct", "pandas._libs.arrays.__pyx_unpickle_NDArrayBacked")
-def _bare(called: str, args: tuple[object, ...], budget: Budget) -> object:
-    match called, args:
-        case "numpy.core.multiarray._reconstruct", (Global(name=name), (0,), b"b"):
+        case "_reconstruct", (Global(name=name), (0,), b"b"):
             return Array(name)
-        case "pandas._libs.arrays.__pyx_unpickle_NDArrayBacked", (Global(name=name), int(), state):
+        case "__pyx_unpickle_NDArrayBacked", (Global(name=name), int(), state):
             return Instance(name, state=state)
+        case "_builtin_type", (str(name),):
+            return make_global("types", name, budget)
+        case "dynamic_subimport" | "subimport", (str(name), *_):
+            return make_global("", name, budget)
     return None
 
 
-# --- classes, functions and modules
+# --- classes and functions that are stored by value
 
 
-_STORED: Final = ("stored_class", "stored_function", "set_function", "stored_code")
-
-
-@_shapes(*(f"vstate.values.builders.{name}" for name in _STORED))
+@_shape(
+    *(
+        f"vstate.values.builders.{name}"
+        for name in ("stored_class", "stored_function", "set_function", "stored_code")
+    )
+)
 def _stored(called: str, args: tuple[object, ...], budget: Budget) -> object:
     match called.rpartition(".")[2], args:
         case "stored_class", (bytes(magic), str(module), str(name), bytes() | bytearray() | memoryview()):
@@ -430,13 +402,3 @@ def _by_value(magic: bytes, module: str, name: str, budget: Budget) -> Global:
     made = make_global(module, name, budget)
     budget.names[made.name] = magic
     return made
-
-
-@_shapes("cloudpickle._builtin_type", "cloudpickle.dynamic_subimport", "cloudpickle.subimport")
-def _by_name(called: str, args: tuple[object, ...], budget: Budget) -> object:
-    match called, args:
-        case "cloudpickle._builtin_type", (str(name),):
-            return make_global("types", name, budget)
-        case "cloudpickle.dynamic_subimport" | "cloudpickle.subimport", (str(name), *_):
-            return make_global("", name, budget)
-    return None

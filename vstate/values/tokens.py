@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import partial
+from itertools import chain
 from types import NoneType
 from typing import Any, Final
 
@@ -42,6 +43,7 @@ class Tokens:
         # token of a deep value is as flat as any other.
         self._numbers: dict[Hashable, int] = {}
         self._encoded: set[int] = set()
+        self._begun: set[int] = set()
 
     def same(self, a: object, b: object) -> bool:
         """As the function `same`, but it remembers the tokens of containers."""
@@ -55,33 +57,6 @@ class Tokens:
 
     def of(self, value: Any) -> Hashable:
         """The token of this value."""
-        token = self._ready(value)
-        if token is not None:
-            return token
-        waiting, begun = [value], set()
-        while waiting:
-            top = waiting[-1]
-            if id(top) in self._known:
-                waiting.pop()
-                continue
-            begun.add(id(top))
-            parts = [part for pair in top.items() for part in pair] if type(top) is dict else list(top)
-            tokens = [self._ready(part) for part in parts]
-            missing = [part for part, token in zip(parts, tokens, strict=True) if token is None]
-            for part in missing:
-                if id(part) in begun and id(part) not in self._known:
-                    # A container inside itself: pickle can follow that.
-                    self._known[id(part)] = self._encoding(part)
-            if missing:
-                waiting += missing
-                continue
-            unordered = type(top) in (set, frozenset)
-            whole = (type(top), len(parts), frozenset(tokens)) if unordered else (type(top), *tokens)
-            self._known[id(top)] = self._numbers.setdefault(whole, len(self._numbers))
-        return self._known[id(value)]
-
-    def _ready(self, value: Any) -> Hashable | None:
-        """The token of a value without parts, or with a known token; else None."""
         kind = type(value)
         if kind is str:
             return value  # type: ignore[no-any-return]
@@ -93,9 +68,23 @@ class Tokens:
             return kind, value.real.hex(), value.imag.hex()
         if kind is bytearray:
             return kind, bytes(value)
-        if id(value) not in self._known and id(kind) not in _CONTAINERS:
-            self._known[id(value)] = self._encoding(value)
-        return self._known.get(id(value))
+        if id(value) not in self._known:
+            token = self._of_parts(value) if id(kind) in _CONTAINERS else self._encoding(value)
+            self._known.setdefault(id(value), token)  # one that holds itself has a token from inside already
+        return self._known[id(value)]
+
+    def _of_parts(self, value: Any) -> Hashable:
+        if id(value) in self._begun:  # it is inside itself: pickle can follow that
+            return self._encoding(value)
+        self._begun.add(id(value))
+        kind = type(value)
+        try:
+            tokens = [self.of(part) for part in (chain(*value.items()) if kind is dict else value)]
+        except RecursionError:  # in C, pickle follows a deeper value
+            return self._encoding(value)
+        is_set = kind in (set, frozenset)
+        whole = (kind, len(tokens), frozenset(tokens)) if is_set else (kind, *tokens)
+        return self._numbers.setdefault(whole, len(self._numbers))
 
     def _encoding(self, value: Any) -> Hashable:
         kind = type(value)
