@@ -153,7 +153,7 @@ class App(click.Group):
             return result
         except VStateError as error:
             # The library speaks of its arguments, and the command of its options.
-            _fail(safe(re.sub(r"\b(force|create)=True", r"--\1", str(error))))
+            _fail(safe(re.sub(r"(?<!, )\b(force|create)=True", r"--\1", str(error))))
         except KeyboardInterrupt:
             print(file=sys.stderr)
             if ctx.invoked_subcommand in _RESUMABLE:

@@ -33,8 +33,10 @@ class Session:
     """The store and the output of one run of a command."""
 
     def __init__(self, store: str | None, *, json: bool, paged: bool = False, is_shown: bool = False) -> None:
-        self._store = store
-        self._create = False
+        self.store = store
+        """The path or URL that the line names, before the store is opened."""
+        self.creates = False
+        """Whether to make the store when it is opened, if there is none."""
         self._is_shown = is_shown
         self.json = json
         self.out = Output(paged=paged)
@@ -42,8 +44,8 @@ class Session:
     @functools.cached_property
     def repo(self) -> Repository:
         """The repository of the store, opened at the first use; readers show it to a command that reads."""
-        repo = open_repository(self._store, create=self._create)
-        if self._create and self._store is None:
+        repo = open_repository(self.store, create=self.creates)
+        if self.creates and self.store is None:
             self.out.note(f"the store is {repo.store.location}")
         return Shown(repo) if self._is_shown else repo
 
@@ -68,14 +70,6 @@ class Session:
     def is_at(self, branch: str, commit: Commit) -> Line:
         """The commit that a branch has moved to."""
         return [(safe(branch), "bold green"), " is at ", *self.summary(commit)]
-
-    def use(self, place: str) -> None:
-        """Open the store at this path or URL, which an argument of the command names."""
-        self._store = place
-
-    def create_store(self) -> None:
-        """Make the store when it is opened, if there is none."""
-        self._create = True
 
     def close(self) -> None:
         """Close the store if it is open, and then wait for the pager."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 
 import click
 from click.shell_completion import CompletionItem
 
 from vstate.errors import InvalidInput, NotFound, VStateError
-from vstate.objects.commit import Commit
 from vstate.readers.shown import Shown
 from vstate.repo.names.refs import HEAD, REMOTES, TAGS, typed_ref
 from vstate.repo.repository import Repository
@@ -83,50 +83,29 @@ def _words(context: click.Context) -> list[str]:
     return [word.rpartition("..")[2] for word in words if word]
 
 
-def _branches(repo: Repository, typed: str, words: Sequence[str]) -> Iterable[str]:
-    return repo.branch_names()
-
-
-def _tags(repo: Repository, typed: str, words: Sequence[str]) -> Iterable[str]:
-    return repo.refs.names(TAGS)
-
-
-def _remotes(repo: Repository, typed: str, words: Sequence[str]) -> Iterable[str]:
-    return repo.remotes.list()
-
-
 def _revisions(repo: Repository, typed: str, words: Sequence[str]) -> Iterable[str]:
     start, dots, _ = typed.rpartition("..")
     names = [*repo.branch_names(), *repo.refs.names(TAGS), *repo.refs.names(REMOTES), HEAD]
     return [f"{start}{dots}{name}" for name in names]
 
 
-def _first_revision(repo: Repository, typed: str, words: Sequence[str]) -> Iterable[str]:
-    return () if words else _revisions(repo, typed, words)
-
-
 def _keys(repo: Repository, typed: str, words: Sequence[str]) -> Iterable[str]:
     shown = Shown(repo)
-    commit = next(filter(None, (_find(shown, word) for word in (*reversed(words), HEAD))), None)
-    found = islice(shown.entries(commit.root, typed), _MOST) if commit is not None else ()
-    return [key for key, _ in found if key.isprintable()]  # the shell reads one suggestion a line
+    for word in (*reversed(words), HEAD):
+        with suppress(NotFound, InvalidInput):
+            found = islice(shown.entries(shown.resolve(word).root, typed), _MOST)
+            return [key for key, _ in found if key.isprintable()]  # the shell reads one suggestion a line
+    return ()
 
 
-def _find(repo: Repository, word: str) -> Commit | None:
-    try:
-        return repo.resolve(word)
-    except (NotFound, InvalidInput):
-        return None
-
-
-ANY_BRANCH = Word("BRANCH", _branches)
+ANY_BRANCH = Word("BRANCH", lambda repo, *_: repo.branch_names())
 """A branch by its exact name, which need not exist."""
 
-BRANCH = _Branch("BRANCH", _branches)
-TAG = Word("TAG", _tags)
-REMOTE = Word("REMOTE", _remotes)
+BRANCH = _Branch("BRANCH", lambda repo, *_: repo.branch_names())
+TAG = Word("TAG", lambda repo, *_: repo.refs.names(TAGS))
+REMOTE = Word("REMOTE", lambda repo, *_: repo.remotes.list())
 REV = Word("REV", _revisions)
 KEY = Word("KEY", _keys)
 REV_OR_KEY = Word("REV", _revisions, _keys)
-PLACE = Word("REV", _first_revision, _keys)
+PLACE = Word("REV", lambda repo, typed, words: () if words else _revisions(repo, typed, words), _keys)
 """The words [REV] [KEY] ...: revisions and keys as the first, then keys."""

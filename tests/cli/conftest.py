@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stores
+import transcripts
 from click.testing import CliRunner, Result
 from vstate_cli.app import cli
 
 from vstate import Disk, Versioned
+from vstate.repo import Repository
 
 
 @dataclasses.dataclass
@@ -105,6 +108,18 @@ def store(made_store: Path, tmp_path: Path) -> Path:
 def vstate(store: Path) -> Command:
     """The command, on that store."""
     return Command(store)
+
+
+@pytest.fixture
+def rows(vstate: Command, store: Path, tmp_path: Path) -> Callable[..., None]:
+    """Runs rows of commands, as `transcripts` describes them, on that store or by another command."""
+    names: dict[str, object] = {"store": store, "STORE": store, "TMP": tmp_path, "vstate": vstate}
+    names |= {"Disk": Disk, "Versioned": Versioned, "Repository": Repository} | vars(stores)
+
+    def check(text: str, command: Command = vstate, **more: object) -> None:
+        transcripts.check(command, text, **{**names, **more})
+
+    return check
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pickle
 import time
 
 import pytest
-from vstate_cli.condition import Condition
+from vstate_cli.commands.bisect import Condition
 
 from vstate.errors import InvalidInput
 from vstate.values.inert import read

@@ -1,155 +1,143 @@
-"""`vstate checkout`, `switch`, `branch`, `tag`, `rollback`, `reset` and `redo`: they move refs."""
+"""Commands that move and list refs: `checkout`, `switch`, `branch`, `tag`, `rollback`, `undo`, `reflog`."""
 
-import re
+import pytest
 
-from stores import contents
-
-from vstate import Disk, Versioned
-from vstate.repo import Repository
-
-
-def test_checkout_of_a_branch_is_followed_by_programs(vstate, store):
-    """A program that names no branch opens the branch that was checked out; -b makes one at a revision."""
-    assert re.match(
-        r"Switched to branch what-if at [0-9a-f]{10} another goal\n", vstate("checkout", "what-if")
-    )
-    with Versioned(Disk(store)) as state:
-        assert state.branch == "what-if"
-    assert vstate("checkout", "what-if").startswith("Already on what-if at ")
-    assert vstate.json("checkout", "main")["branch"] == "main"
-    assert vstate("checkout", "-b", "new").startswith("Switched to the new branch new at ")
-    assert vstate("checkout", "v1", "-b", "newer").rstrip().endswith(" start")
-    assert "* newer" in vstate("branch")
-
-
-def test_checkout_of_a_commit_detaches(vstate):
-    """The output says how to make a branch, and no command finds one that HEAD is on."""
-    text = vstate("checkout", "v1")
-    assert re.match(r"HEAD is detached at [0-9a-f]{10} start\n", text)
-    assert "vstate checkout -b NAME" in text
-    document = vstate.json("checkout", "v1")
-    assert (document["branch"], len(document["commit"])) == (None, 64)
-    assert "(HEAD, tag: v1)" in vstate("log", "-n", "1")
-    assert vstate("branch").startswith("* (HEAD detached at ")
-    assert vstate("branch", "--show-current") == ""
-    assert vstate.json("branch", "--show-current") is None
-    assert "none: HEAD is detached" in vstate("status")
-    assert vstate.fails("undo").startswith("HEAD is detached at ")
-    assert vstate.fails("watch", "-n", "1").endswith("name one with --branch BRANCH")
-    assert vstate("watch", "-n", "1", "--branch", "main", "--since", "main~1").endswith("dict, 16 B\n")
-    message = vstate.fails("rollback", "HEAD")
-    assert message.startswith("HEAD is detached at ")
-    vstate(*re.search(r"`vstate (checkout \w+ -b NAME)`", message)[1].split())
-    vstate("rollback", "HEAD")
-
-
-def test_branches_are_listed_made_renamed_and_deleted(vstate):
-    """`branch` lists, creates, renames and deletes, and marks HEAD's branch."""
-    lines = vstate("branch").splitlines()
-    assert re.fullmatch(r"\* main     [0-9a-f]{10} more", lines[0])
-    assert re.fullmatch(r"  what-if  [0-9a-f]{10} another goal", lines[1])
-    assert vstate("branch", "--show-current") == "main\n"
-    listed = vstate.json("branch")
-    assert [(branch["name"], branch["head"]) for branch in listed] == [("main", True), ("what-if", False)]
-    assert set(vstate.json("branch", "first")) == {"name", "commit", "head"}
-    assert re.fullmatch(r"Created branch new at [0-9a-f]{10} start\n", vstate("branch", "new", "v1"))
-    assert vstate("branch", "-m", "new", "newer").startswith("Renamed branch new to newer, at ")
-    assert vstate("branch", "-m", "trunk").startswith("Renamed branch main to trunk, at ")
-    assert vstate("branch", "-d", "newer").startswith("Deleted branch newer, which was at ")
-    assert vstate("branch", "-D", "first").startswith("Deleted branch first")
-    assert [branch["name"] for branch in vstate.json("branch")] == ["trunk", "what-if"]
-    assert vstate("branch").startswith("* trunk ")
-    assert vstate("branch", "-d", "what-if", "--forget").startswith("Forgot branch what-if, which was at ")
-    for form in ([], ["--json"]):
-        assert "no branch 'what-if'" in vstate.fails("reflog", "what-if", *form)
-
-
-def test_a_page_of_branches(vstate, store):
-    """--prefix, --label, --after, --reverse and -n choose branches, in text and in JSON."""
-    for name in ("chat/1", "chat/2", "chat/3"):
-        vstate("branch", name)
-    names = [line.split()[0] for line in vstate("branch", "--prefix", "chat/", "-n2").splitlines()]
-    assert names == ["chat/1", "chat/2"]
-    page = vstate.json("branch", "--prefix", "chat/", "--reverse", "--after", "chat/3")
-    assert [branch["name"] for branch in page] == ["chat/2", "chat/1"]
-    assert page[0]["commit"] == vstate.json("branch")[0]["commit"]
-    vstate("checkout", "HEAD~1")
-    assert vstate("branch", "--prefix", "none") == ""
-    with Disk(store) as disk:
-        Repository(disk).commit("chat/2", labels={"user": "ann", "turns": [1, 2]})
-    found = vstate.json("branch", "--label", "user=ann", "--label", "turns=2")
-    assert [branch["name"] for branch in found] == ["chat/2"]
-    assert vstate("branch", "--label", 'turns="2"') == ""
-
-
-def test_tags_are_listed_made_renamed_and_deleted(vstate):
-    """`tag` lists, creates, renames and deletes."""
-    assert re.fullmatch(r"v1  [0-9a-f]{10} start\n", vstate("tag"))
-    assert vstate("tag", "v2").startswith("Created tag v2 at ")
-    assert vstate("tag", "-m", "v2", "v3").startswith("Renamed tag v2 to v3, at ")
-    assert [tag["name"] for tag in vstate.json("tag")] == ["v1", "v3"]
-    assert vstate("tag", "-d", "v3").startswith("Deleted tag v3, which was at ")
-    assert vstate.json("tag", "-d", "v1")["name"] == "v1"
-    assert vstate("tag") == ""
-
-
-def test_rollback_is_a_new_commit(vstate, store):
-    """Rollback commits the old state on top of the later commits."""
-    text = vstate("rollback", "v1", "-m", "back")
-    assert re.match(r"main is at [0-9a-f]{10} back\n", text)
-    assert re.search(r"^The keys are as they were at [0-9a-f]{10}: \+1 ~3 -2$", text, re.MULTILINE)
-    assert len(vstate("log", "--oneline").splitlines()) == 5
-    state = contents(store)
-    assert state["messages"] == ["hello"]
-    assert "notes/b" not in state
-    document = vstate.json("rollback", "HEAD~1")
-    assert document["changes"]["added"] == ["notes/a", "notes/b"]
-    assert document["refs"] == ["heads/main"]
-
-
-def test_each_rollback_without_a_revision_goes_further_back(vstate, store):
-    """By one commit, or by --steps; undo takes a rollback back."""
-    with Versioned(Disk(store)) as state:
-        first = [commit.id for commit in state.log()]
-    vstate("rollback")
-    assert vstate.json("rollback")["info"] == {"rolled_back": {"to": first[2]}}
-    vstate("undo")
-    vstate("undo")
-    assert vstate.json("rollback", "--steps", "2")["info"] == {"rolled_back": {"to": first[2]}}
-
-
-def test_switch_goes_to_a_branch(vstate):
-    """`switch` moves HEAD to a branch or a new one, and `-` is where HEAD was before, by today's name."""
-    assert vstate("switch", "what-if").startswith("Switched to branch what-if at ")
-    assert vstate("switch", "what-if").startswith("Already on what-if at ")
-    assert vstate.json("switch", "-")["branch"] == "main"
-    assert vstate.json("checkout", "-")["branch"] == "what-if"
-    vstate("branch", "-m", "main", "trunk")
-    assert vstate.json("checkout", "-")["branch"] == "trunk"
-    detached = vstate.json("checkout", "v1")["commit"]
-    assert vstate.json("switch", "-")["branch"] == "trunk"
-    assert vstate.json("checkout", "-") == {"branch": None, "commit": detached}
-    assert vstate("switch", "-c", "new", "v1").startswith("Switched to the new branch new at ")
-    assert vstate.json("switch", "trunk")["branch"] == "trunk"
-
-
-def test_reset_moves_the_branch(vstate, store):
-    """Reset loses nothing: `undo` brings the commits back, and `redo` takes that back."""
-    old = vstate.json("branch")[0]["commit"]
-    text = vstate("reset", "v1")
-    assert re.match(rf"main is at [0-9a-f]{{10}} start\nIt was at {old[:10]}\. ", text)
-    assert contents(store)["messages"] == ["hello"]
-    assert vstate.json("undo")["commit"] == old
-    assert vstate("redo").splitlines()[0].endswith(" start")
-    assert vstate.json("reset", "--hard", "main@{1}")["commit"] == old
+SESSIONS = {
+    "checkout goes to a branch, or to a new one at a revision": """
+        checkout what-if -> Switched to branch what-if at <id> another goal
+        >>> assert Versioned(store).branch == "what-if"
+        checkout what-if -> Already on what-if at <id> another goal
+        checkout main ? branch -> "main"
+        checkout -b new -> Switched to the new branch new at <id> more
+        checkout v1 -b newer -> Switched to the new branch newer at <id> start
+        branch -> main <id> more / new <id> more / * newer <id> start / what-if <id> another goal
+    """,
+    "checkout of a commit detaches HEAD, and says how to make a branch": """
+        checkout v1 -> HEAD is detached at <id> start
+            / To commit from here, create a branch: vstate checkout -b NAME
+        log -n 1 -> <id> (HEAD, tag: v1) start / <time> · model=small / +messages +old +plan +text
+        branch -> * (HEAD detached at <id>) / main <id> more / what-if <id> another goal
+        branch --show-current -> -
+        branch --show-current ? @ -> null
+        status -> ... branch none: HEAD is detached ...
+        watch -n 1 -> [1] vstate: HEAD is detached...; name one with --branch BRANCH
+        watch -n 1 --branch main --since main~1 -> <id> more + notes/b dict, <size>
+        undo -> [1] vstate: HEAD is detached at <id>...
+        rollback HEAD -> [1] vstate: HEAD is detached...`vstate checkout <id> -b NAME` or ...create=True...
+    """,
+    "branch lists, creates, renames and deletes, and marks HEAD's branch": """
+        branch --show-current -> main
+        branch ? [*].[name, head, idle] -> [["main", true, null], ["what-if", false, null]]
+        branch first ? keys(@) -> ["name", "commit", "head"]
+        branch new v1 -> Created branch new at <id> start
+        branch -m new newer -> Renamed branch new to newer, at <id> start
+        branch -m trunk -> Renamed branch main to trunk, at <id> more
+        branch -d newer -> Deleted branch newer, which was at <id> start
+        branch -D first -> Deleted branch first, which was at <id> more
+        branch -> * trunk <id> more / what-if <id> another goal
+        branch -d what-if --forget -> Forgot branch what-if, which was at <id> another goal
+        reflog what-if -> [1] vstate: no branch 'what-if'; there is 1 branch, which `vstate branch` lists
+        reflog what-if --json -> [1] vstate: no branch 'what-if'...
+    """,
+    "branches are chosen by the beginning of their name, by label and by page": """
+        branch chat/1
+        branch chat/2
+        branch chat/3
+        branch --prefix chat/ -n2 -> chat/1 <id> more / chat/2 <id> more
+        branch --prefix chat/ --reverse --after chat/3 ? [*].name -> ["chat/2", "chat/1"]
+        checkout HEAD~1
+        branch --prefix none -> -
+        >>> labels = {"user": "ann", "turns": [1, 2]}
+        >>> with Disk(store) as disk: Repository(disk).commit("chat/2", labels=labels)
+        branch --label user=ann --label turns=2 -> chat/2 <id>
+        branch --label 'turns="2"' -> -
+    """,
+    "tag lists, creates, renames and deletes": """
+        tag -> v1 <id> start
+        tag v2 -> Created tag v2 at <id> more
+        tag -m v2 v3 -> Renamed tag v2 to v3, at <id> more
+        tag ? [*].name -> ["v1", "v3"]
+        tag -d v3 -> Deleted tag v3, which was at <id> more
+        tag -d v1 ? name -> "v1"
+        tag -> -
+    """,
+    "rollback makes a commit of an older state, further back each time, and undo takes it back": """
+        rollback v1 -m back -> main is at <id> back / The keys are as they were at <id>: +1 ~3 -2
+        ls -> messages / old / plan / text
+        rollback HEAD~1 ? [changes.added, refs] -> [["notes/a", "notes/b"], ["heads/main"]]
+        reset main@{2}
+        rollback -> main is at <id> Rollback to <id> tidy up / The keys are as they were at <id>: -1
+        rollback -> main is at <id> Rollback to <id> read / The keys are as they were at <id>: +1 ~2
+        undo
+        undo
+        rollback --steps 2 -> main is at <id> Rollback to <id> read
+            / The keys are as they were at <id>: +1 ~2 -1
+    """,
+    "switch goes to a branch, and `-` is where HEAD was before, by today's name": """
+        switch what-if -> Switched to branch what-if at <id> another goal
+        switch what-if -> Already on what-if at <id> another goal
+        switch - ? branch -> "main"
+        checkout - ? branch -> "what-if"
+        branch -m main trunk
+        checkout - ? branch -> "trunk"
+        checkout v1
+        switch - ? branch -> "trunk"
+        checkout - ? [branch, length(commit)] -> [null, 64]
+        switch -c new v1 -> Switched to the new branch new at <id> start
+    """,
+    "reset moves the branch, undo and redo take it back and forth, by one move or several": """
+        reset v1 -> main is at <id> start / It was at <id>. To take that back: vstate undo
+        show messages -> ['hello']
+        undo -> main is at <id> more / undo: reset: to <id> / To take that back: vstate redo
+        redo -> main is at <id> start / redo: reset: to <id>
+        reset --hard main@{1} ? keys(@) -> ["branch", "old", "commit"]
+        undo -n 2 ? [branch, action] -> ["main", "undo 2 moves: reset: to <id>"]
+        undo --redo -> main is at <id> more / redo: reset: to <id>
+        undo --redo -> [1] vstate: nothing to redo on branch 'main'...
+        checkout what-if
+        undo
+        undo -> [1] vstate: branch 'what-if' began with 'branch: created from ...vstate branch -d what-if
+    """,
+    "checkout REV -- KEY commits the values of REV for these keys alone, and HEAD stays": """
+        checkout v1 -- plan messages -> main is at <id> Take plan, messages from <id> ~2
+        show messages -> ['hello']
+        show plan -> conftest.Plan(goal='win', steps=['look'])
+        show notes/b -> {'lines': 5}
+        checkout v1 -- plan -> Nothing to take: main has these values already.
+        checkout v1 --key old ? changes -> {"added": ["old"], "modified": [], "removed": []}
+    """,
+    "reflog shows each move, newest first, with a revision for it, also of a branch that is gone": """
+        reflog -> main@{0} <id> <time> commit: more / main@{1} <id> <time> commit: tidy up
+            / main@{2} <id> <time> commit: read / main@{3} <id> <time> commit: start
+        reflog -n 1 -> main@{0} <id> <time> commit: more
+        reflog ? [3].[name, old, action] -> ["main@{3}", null, "commit: start"]
+        reflog ? [[0].old == [1].new, keys([0])] -> [true, ["name", "old", "new", "time", "action"]]
+        branch -d what-if
+        reflog what-if -> what-if@{0} (deleted) <time> branch: deleted
+            / what-if@{1} <id> <time> commit: another goal
+            / what-if@{2} <id> <time> branch: created from HEAD~1
+        branch what-if what-if@{1} -> Created branch what-if at <id> another goal
+        checkout v1
+        reflog -> HEAD@{0} <id> <time> checkout: to <id>...
+        >>> with Disk(store) as disk: disk.delete_many(list(disk.keys("reflog/")))
+        reflog main -> vstate: no move of main is on record
+    """,
+    "every command takes revisions of the reflog, also with spaces and colons in the braces": """
+        log main@{1} -n 1 --oneline -> <id> tidy up ~2 -1
+        show main@{3} messages -> ['hello']
+        show main@{3}:messages -> ['hello']
+        show '@{2099-01-01 10:00:00}:messages' -> ['hello', 'bye']
+        diff @{1}..@{0} --stat -> + notes/b dict, <size> / +1 added
+        >>> commit(store, **{"HEAD~99": "tilde", "a@{b": "brace", "a@{b}:c": "both"})
+        show HEAD~99 -> 'tilde'
+        show a@{b -> 'brace'
+        show a@{b}:c -> 'both'
+        show HEAD:a@{b}:c -> 'both'
+    """,
+}
 
 
-def test_keys_of_another_commit(vstate, store):
-    """`checkout REV -- KEY` commits the values of REV for these keys alone, and HEAD stays."""
-    text = vstate("checkout", "v1", "--", "plan", "messages")
-    assert re.match(r"main is at [0-9a-f]{10} Take plan, messages from [0-9a-f]{10} ", text)
-    state = contents(store)
-    assert (state["messages"], state["plan"].steps) == (["hello"], ["look"])
-    assert state["notes/b"] == {"lines": 5}
-    assert vstate("checkout", "v1", "--", "plan") == "Nothing to take: main has these values already.\n"
-    assert vstate.json("checkout", "v1", "--key", "old")["changes"]["added"] == ["old"]
+@pytest.mark.parametrize("session", SESSIONS)
+def test_sessions(rows, session):
+    """Each session has the output that is written here."""
+    rows(SESSIONS[session])

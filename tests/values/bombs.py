@@ -23,7 +23,7 @@ if __name__ == "__main__":
 
 from vstate_cli import changes, values
 from vstate_cli.app import cli
-from vstate_cli.condition import Condition
+from vstate_cli.commands.bisect import Condition
 from vstate_cli.output import Output
 
 from vstate import Disk, InvalidInput

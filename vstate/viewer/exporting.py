@@ -11,6 +11,7 @@ from itertools import islice, pairwise
 from typing import Any, Final
 
 from vstate.display.documents import change_document
+from vstate.display.lanes import Lanes
 from vstate.errors import InvalidInput, NotFound, VStateError
 from vstate.forks import cached_property
 from vstate.objects import tree
@@ -20,7 +21,6 @@ from vstate.repo.names.refs import shown_ref
 from vstate.repo.repository import Repository
 from vstate.repo.search.selection import select
 from vstate.viewer.comparing import key_changes
-from vstate.viewer.lanes import Lanes
 from vstate.viewer.listing import refs_by_commit, row_document
 from vstate.viewer.page import joined_script, read_static
 from vstate.viewer.reading import Reading

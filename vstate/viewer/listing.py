@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from vstate.display.documents import brief_document
+from vstate.display.lanes import MOST_LANES, Lanes, Placed
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.forks import new_lock
 from vstate.objects.commit import Commit
@@ -24,7 +25,6 @@ from vstate.repo.rules.signing import PublicKey
 from vstate.repo.search.selection import Selection, select
 from vstate.repo.sweeps import retry_after_sweep
 from vstate.values.preview import preview
-from vstate.viewer.lanes import MOST_LANES, Lanes, Placed
 
 _FOLDED: Final = 1000  # commits that one row stands for, at most
 _FEWEST_FOLDED: Final = 4

@@ -6,9 +6,10 @@ import dataclasses
 import dbm
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from importlib import import_module
+from typing import Any, Final
 
 import click
 
@@ -24,9 +25,6 @@ from vstate_cli.commits import id_of
 from vstate_cli.output import Document, Line, safe
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import REV
-
-if TYPE_CHECKING:
-    from vstate.integrations.langgraph.tables import ThreadsReport
 
 
 @command(
@@ -115,13 +113,18 @@ def _export_lines(report: BundleReport) -> Iterator[Line]:
 
 def _export_threads(session: Session, file: str, branches: tuple[str, ...]) -> None:
     """Write threads of LangGraph to a file of its SqliteSaver."""
+    progress = partial(session.out.progress, "exporting checkpoints")
+    tables = _integration("langgraph.tables")
+    report = tables.write_sqlite(session.repo, file, branches=branches, progress=progress)
+    _tell_threads(session, "exported", report)
+
+
+def _integration(name: str) -> Any:
+    """A module of `vstate.integrations`; late, as every one that needs an optional package."""
     try:
-        from vstate.integrations.langgraph.tables import write_sqlite  # late, as every optional package
+        return import_module(f"vstate.integrations.{name}")
     except ImportError as error:
         raise InvalidInput(str(error)) from None
-    progress = partial(session.out.progress, "exporting checkpoints")
-    report = write_sqlite(session.repo, file, branches=branches, progress=progress)
-    _tell_threads(session, "exported", report)
 
 
 @command(
@@ -171,46 +174,44 @@ def import_(session: Session, words: tuple[str, ...], prefix: str, branch: str |
     DSN, ${NAME} is a variable of the environment. This needs vstate[langgraph]. `openai-agents FILE` moves
     the sessions of a SQLiteSession to those of VstateSession, and needs vstate[openai-agents].
     """
-    *form, file = words
-    if len(form) > 1 or not set(form) <= _FORMATS:
-        formats = ", ".join(sorted(_FORMATS))
-        raise click.UsageError(
-            f"{' '.join(form)!r} is no format. Give one FILE, or one of {formats} and one FILE."
-        )
-    is_values = form in (["shelve"], ["json"])
-    if (branch is not None and not is_values) or (prefix and form == ["openai-agents"]):
+    *before, file = words
+    form = " ".join(before)
+    if form not in _IS_THERE:
+        formats = ", ".join(filter(None, _IS_THERE))
+        raise click.UsageError(f"{form!r} is no format. Give one FILE, or one of {formats} and one FILE.")
+    is_values = form in ("shelve", "json")
+    if (branch is not None and not is_values) or (prefix and form == "openai-agents"):
         raise click.UsageError(
             "--branch goes with shelve and json, and --prefix not with openai-agents: the others have "
             "branches of their own."
         )
-    if not (file == "-" and not form):
-        _check_file(file, *form)  # before the store is created
-    session.create_store()
+    # Before the store is created.
+    noun, is_there = _IS_THERE[form]
+    if not is_there(file):
+        hint = ": name it as the program that wrote it does" if form == "shelve" else ""
+        raise NotFound(f"no {noun} {file}{hint}", name=file)
+    if not form and os.path.isdir(file):
+        raise InvalidInput(f"{file} is a directory, and no bundle; to copy a store, use `vstate clone`")
+    session.creates = True
     if is_values:
-        _import_values(session, form[0], file, prefix, branch)
-    elif form == ["openai-agents"]:
+        _import_values(session, form, file, prefix, branch)
+    elif form == "openai-agents":
         _import_sessions(session, file)
     elif form:
-        _import_threads(session, form[0], file, prefix or "threads/")
+        _import_threads(session, form, file, prefix or "threads/")
     else:
         _import_bundle(session, file, prefix)
 
 
-_FORMATS: Final = frozenset({"shelve", "json", "langgraph-sqlite", "langgraph-postgres", "openai-agents"})
-
-
-def _check_file(path: str, form: str = "") -> None:
-    """Raise an error if the file cannot be one of this format, by default a bundle."""
-    if form == "json" and not os.path.isdir(path):
-        raise NotFound(f"no directory {path}", name=path)
-    if form == "shelve" and not dbm.whichdb(path):
-        raise NotFound(f"no shelve file {path}: name it as the program that wrote it does", name=path)
-    if form in ("langgraph-sqlite", "openai-agents") and not os.path.isfile(path):
-        raise NotFound(f"no file {path}", name=path)
-    if not form and not os.path.exists(path):
-        raise NotFound(f"no file {path}", name=path)
-    if not form and os.path.isdir(path):
-        raise InvalidInput(f"{path} is a directory, and no bundle; to copy a store, use `vstate clone`")
+_IS_THERE: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
+    "": ("file", lambda path: path == "-" or os.path.exists(path)),
+    "json": ("directory", os.path.isdir),
+    "langgraph-postgres": ("database", bool),
+    "langgraph-sqlite": ("file", os.path.isfile),
+    "openai-agents": ("file", os.path.isfile),
+    "shelve": ("shelve file", dbm.whichdb),
+}
+"""The noun of each format, "" for a bundle, and whether there can be one at a path."""
 
 
 def _import_bundle(session: Session, file: str, prefix: str) -> None:
@@ -257,31 +258,25 @@ def _import_values(session: Session, form: str, path: str, prefix: str, branch: 
 
 def _import_threads(session: Session, form: str, place: str, prefix: str) -> None:
     """Move the threads of LangGraph's savers."""
-    try:
-        from vstate.integrations.langgraph import tables as threads  # late, as every optional package
-    except ImportError as error:
-        raise InvalidInput(str(error)) from None
+    tables = _integration("langgraph.tables")
     progress = partial(session.out.progress, "importing checkpoints")
     if form == "langgraph-sqlite":
-        report = threads.take_sqlite(session.repo, place, prefix=prefix, progress=progress)
+        report = tables.take_sqlite(session.repo, place, prefix=prefix, progress=progress)
     else:
-        report = threads.take_postgres(session.repo, expanded(place), prefix=prefix, progress=progress)
+        report = tables.take_postgres(session.repo, expanded(place), prefix=prefix, progress=progress)
     _tell_threads(session, "imported", report)
 
 
 def _import_sessions(session: Session, path: str) -> None:
     """Move the sessions of the OpenAI Agents SDK."""
-    try:
-        from vstate.integrations.openai_sqlite import take_sqlite  # late, as every optional package
-    except ImportError as error:
-        raise InvalidInput(str(error)) from None
-    report = take_sqlite(session.repo, path, progress=partial(session.out.progress, "importing items"))
+    take = _integration("openai_sqlite").take_sqlite
+    report = take(session.repo, path, progress=partial(session.out.progress, "importing items"))
     sessions, items = counted(report.sessions, "session"), counted(report.items, "item")
     text = f"imported {sessions} with {items}, {report.written:,} of them new"
     _tell(session, dataclasses.asdict(report), report.left_out, text, "part")
 
 
-def _tell_threads(session: Session, done: str, report: ThreadsReport) -> None:
+def _tell_threads(session: Session, done: str, report: Any) -> None:
     taken = counted(report.checkpoints - len(report.left_out), "checkpoint")
     text = f"{done} {counted(report.threads, 'thread')} with {taken}, {report.written:,} of them new"
     _tell(session, dataclasses.asdict(report), report.left_out, text, "checkpoint")

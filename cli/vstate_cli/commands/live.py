@@ -98,7 +98,7 @@ def view(
     printed address. This needs two packages: pip install '.[view]'.
     """
     if place is not None:
-        session.use(place)
+        session.store = place
     if export is not None:
         _export(session, rev or "HEAD", export)
         return

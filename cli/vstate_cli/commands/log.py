@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import click
 
 from vstate.display import documents
+from vstate.display.lanes import Lanes
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.plural import counted
@@ -18,7 +19,6 @@ from vstate.repo.compare.diff import Diff
 from vstate.repo.names.refs import Head
 from vstate.repo.search.selection import Selection, links, select
 from vstate_cli import changes, commits
-from vstate_cli.graph import Graph, Row
 from vstate_cli.output import Document, Line, columns, safe
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import KEY, REV, Count
@@ -100,15 +100,16 @@ def log(session: Session, revs: tuple[str, ...], **options: Any) -> None:
         if session.json:
             session.out.json(_document(session, commit, names, found.keys, view), indent=None)
             continue
-        between = "" if lanes is None else lanes.between
-        row = None if lanes is None else lanes.add(commit.oid, parents)
-        used = 0 if row is None else len(row.head) + 1
-        lines = [*_lines(session, commit, names, head, found.keys, view, used)]
         gap = number > 1 and (not view.oneline or view.stat or view.patch)
-        if row is not None:
-            lines = [*_beside(row, lines, between if gap else None)]
-        elif gap:
-            lines.insert(0, [])
+        used, above = 0, ""
+        if lanes is not None:
+            above, rows = lanes.between, lanes.add(commit.oid, parents)
+            used = len(rows[0]) + 1
+        lines = [*_lines(session, commit, names, head, found.keys, view, used)]
+        if gap:
+            session.out.line(*([(above, "blue")] if above else []))
+        if lanes is not None:
+            lines = _beside(rows, lines)
         session.out.lines(lines)
     if number == 0 and found.keys and found.limit != 0 and not session.json:
         keys = " or ".join(map(repr, found.keys))
@@ -231,16 +232,52 @@ def _changes(session: Session, diff: Diff, keys: Sequence[str], view: View, used
         yield ["    ", (diff.stat(), "dim")]
 
 
-def _beside(row: Row, lines: list[Line], between: str | None) -> Iterator[Line]:
-    """The lines of a commit, with the lanes of the graph to their left.
+def _beside(rows: list[str], lines: list[Line]) -> list[Line]:
+    """The lines of a commit, with the lanes of the graph to their left."""
+    *lanes, last = rows
+    lanes += [last] * (len(lines) - len(lanes))
+    return [
+        [(f"{lane} ", "blue"), *line] if line else [(lane.rstrip(), "blue")]
+        for lane, line in zip_longest(lanes, lines)
+    ]
 
-    If no lanes join above the commit, a line with only the lanes `between` stands there.
-    """
-    if between is not None and not row.before:
-        yield [(between, "blue")] if between else []
-    for joining in row.before:
-        yield [(joining, "blue")]
-    lanes = [row.head, *row.forks]
-    lanes += [row.beside] * (len(lines) - len(lanes))
-    for lane, line in zip_longest(lanes, lines):
-        yield [(f"{lane} ", "blue"), *line] if line else [(lane.rstrip(), "blue")]
+
+class Graph:
+    """Draws lanes from each commit down to its parents. Add commits newest first, children before parents."""
+
+    def __init__(self) -> None:
+        self._lanes = Lanes()
+        self._above: set[int] = set()
+
+    @property
+    def between(self) -> str:
+        """The lanes between the last commit and the next."""
+        return _row(self._above)
+
+    def add(self, commit: ObjectId, parents: Sequence[ObjectId]) -> list[str]:
+        """The rows for the next commit, of one width: the first has its star, in the others lanes move.
+
+        The last row goes on beside further lines.
+        """
+        lane, edges = self._lanes.add(commit, parents)
+        rows = [_row(self._above, 2 * lane, "*")]
+        lanes = {end for start, end, _ in edges if start == end}
+        # Forks first, from the right one on: none of them crosses another.
+        moves = sorted(((start, end) for start, end, _ in edges if start != end), key=lambda move: -move[1])
+        moves.sort(key=lambda move: move[0] > move[1])
+        while moves:
+            start, end = moves.pop(0)
+            here = lanes | {start for start, _ in moves}
+            gaps, mark = (range(start, end), "\\") if start < end else (range(start - 1, end - 1, -1), "/")
+            rows += [_row(here, 2 * gap + 1, mark) for gap in gaps]
+            lanes.add(end)
+        self._above = lanes
+        rows.append(self.between)
+        width = max(map(len, rows))
+        return [row.ljust(width) for row in rows]
+
+
+def _row(lanes: set[int], at: int = 0, mark: str = "") -> str:
+    """A row with a line in each of the lanes, and a mark in the column `at`."""
+    cells = dict.fromkeys((2 * lane for lane in lanes), "|") | ({at: mark} if mark else {})
+    return "".join(cells.get(column, " ") for column in range(max(cells, default=-1) + 1))
