@@ -20,6 +20,7 @@ from benchmarks import (
     langgraph_threads,
     large,
     openai_sessions,
+    postgres_threads,
     reading,
     report,
     servers,
@@ -48,6 +49,7 @@ MODULES = [
         langgraph_threads,
         chat_server,
         openai_sessions,
+        postgres_threads,
         servers,
         startup,
     )

@@ -1,9 +1,10 @@
 """A day of a service in some minutes: `python -m benchmarks.scale.service`.
 
 The store holds many threads. Workers answer requests, begin threads and delete some, all at once, in slices
-of time that vstate and LangGraph's saver for SQLite take in turns. A request reads the newest checkpoint of
-any thread, and makes four steps with three writes, each of them synced. In vstate the commits also carry out
-a rule of retention, for which LangGraph's saver has nothing.
+of time that vstate and LangGraph's saver take in turns: on a disk beside `SqliteSaver`, then on PostgreSQL
+beside `PostgresSaver`. A request reads the newest checkpoint of any thread, and makes four steps with three
+writes, each of them synced. In vstate the commits also carry out a rule of retention, for which LangGraph's
+savers have nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterable
@@ -20,7 +22,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
+from psycopg.rows import dict_row
+from psycopg_pool import ConnectionPool
 
 from benchmarks.langgraph_threads import in_sqlite
 from benchmarks.report import figure
@@ -29,6 +34,10 @@ from benchmarks.scale.threads import DAYS, FILLERS, Threads, config_of, fill, pu
 from vstate.integrations.langgraph import VstateSaver
 from vstate.kv import Disk
 
+sys.path.insert(0, str(Path(__file__).parent.parent.parent / "tests"))
+
+from postgres_server import PostgresServer
+
 STEPS = 4
 WRITES = 3
 ARRIVALS, DELETIONS = 0.05, 0.05
@@ -36,6 +45,7 @@ ARRIVALS, DELETIONS = 0.05, 0.05
 WORKERS = 4
 SLICE = 5.0
 """Seconds."""
+POSTGRES_THREADS = 2000
 
 
 class Side:
@@ -77,10 +87,15 @@ class Side:
                 self.saver.put_writes(config_of(name, number), [("messages", "a write")], str(number))
 
 
+def fill_saver(saver: Any, threads: int) -> None:
+    """Write so many threads with the saver."""
+    for number in range(threads):
+        talk(saver, f"other {number}", f"the user of other {number}", number % FILLERS)
+
+
 def fill_sqlite(saver: Any, threads: int) -> None:
     """Write the same number of threads into the tables of LangGraph's saver, as copies of some."""
-    for number in range(FILLERS):
-        talk(saver, f"other {number}", f"the user of other {number}", number)
+    fill_saver(saver, FILLERS)
     cursor = saver.conn.cursor()
     for number in range(FILLERS, threads):
         of, to = (config_of(f"other {n}")["configurable"]["thread_id"] for n in (number % FILLERS, number))
@@ -98,6 +113,28 @@ def serve(sides: Iterable[Side], seconds: float) -> None:
                 until = time.monotonic() + min(SLICE, seconds)
                 for done in [pool.submit(side.work, worker, until) for worker in range(WORKERS)]:
                     done.result()
+
+
+def day_on_postgres(directory: Path, threads: int, seconds: float) -> list[Side]:
+    """The same with a server for each side, and a pool of connections for each saver."""
+    ours, theirs = (PostgresServer(directory / "template") for _ in range(2))
+    try:
+        options = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+        with (
+            VstateSaver(ours.dsn) as saver,
+            ConnectionPool(theirs.dsn, kwargs=options, max_size=WORKERS, open=True) as pool,
+        ):
+            other = PostgresSaver(pool)
+            other.setup()
+            for each in (saver, other):
+                fill_saver(each, threads)
+            saver.repo.keep("threads/*", idle=f"{DAYS - 1}d", last=50)
+            sides = [Side("vstate", saver, threads), Side("`PostgresSaver`", other, threads)]
+            serve(sides, seconds)
+        return sides
+    finally:
+        ours.stop()
+        theirs.stop()
 
 
 def table(sides: Iterable[Side], threads: int) -> str:
@@ -141,7 +178,9 @@ def main() -> None:
     options = parser.parse_args()
     options.scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.scratch) as place:
-        found = table(day(Path(place), options.threads, options.minutes * 60), options.threads)
+        seconds = options.minutes * 60
+        on_postgres = table(day_on_postgres(Path(place), POSTGRES_THREADS, seconds), POSTGRES_THREADS)
+        found = f"{table(day(Path(place), options.threads, seconds), options.threads)}\n\n{on_postgres}"
     print(found)
     if options.page is not None:
         put_into(options.page, "service", found)
