@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,19 +112,25 @@ def test_hostile_values_are_bounded(tmp_path: Path) -> None:
 # Search
 
 
-def test_a_search_says_how_far_it_came(state: Versioned, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends after a number of places or seconds, and counts the values that it could not read."""
-    assert state.head is not None
-    found = find_text(state.repo, state.head, "needle", most=1)
+def test_a_search_says_where_and_how_far_it_came(state: Versioned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts in keys, names and values have a path. A search ends after some places, seconds or parts."""
+    state["v"] = {"aim": 1789, "in": {("t", 1): {"deep AIM"}}, "long": "x" * 500 + "aim" + "y" * 500}
+    head = state.commit()
+    assert head is not None
+    find = partial(find_text, state.repo, head)
+    assert [(place.key, place.path) for place in find("NEEDLE", "p").places] == [("plan", "goal")]
+    assert [(place.path, place.excerpt) for place in find("chat").places] == [(None, "chat/1")]
+    assert [place.path for place in find("178").places] == ["aim"]
+    aim, deep, long = find("aim").places
+    assert (aim.path, aim.excerpt, deep.excerpt, long.path) == ("aim", "aim", "deep AIM", "long")
+    assert long.excerpt == "…" + "x" * 60 + "aim" + "y" * 60 + "…"
+    found = find("needle", most=1)
     assert (len(found.places), found.is_complete) == (1, False)
-    assert not find_text(state.repo, state.head, "needle", seconds=-1).is_complete
-    assert [place.key for place in find_text(state.repo, state.head, "NEEDLE", "p").places] == ["plan"]
-    found = find_text(state.repo, state.head, "chat")
-    assert [(place.path, place.excerpt) for place in found.places] == [(None, "chat/1")]
+    assert not find("needle", seconds=-1).is_complete
     with pytest.raises(InvalidInput):
-        find_text(state.repo, state.head, "")
+        find("")
     monkeypatch.setattr(texts, "MOST_PARTS", 2)
-    assert find_text(state.repo, state.head, "absent").unread == 2
+    assert find("absent").unread == 3
 
 
 def test_a_search_goes_on_behind_damage(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,20 +149,6 @@ def test_a_search_goes_on_behind_damage(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(texts, "monotonic", lambda: next(times))
     found = find_text(repo, commit, "absent", "c", seconds=50)
     assert (found.keys, found.is_complete) == (1, False)
-
-
-def test_a_search_finds_texts_in_all_kinds_of_parts() -> None:
-    """Names of fields and keys, members, and parts of nested values are found by their paths."""
-    state = Versioned(Memory())
-    state["v"] = {"aim": 1789, "in": {("t", 1): {"deep AIM"}}, "long": "x" * 500 + "aim" + "y" * 500}
-    commit = state.commit()
-    assert commit is not None
-    assert [place.path for place in find_text(state.repo, commit, "178").places] == ["aim"]
-    first, deep, long = find_text(state.repo, commit, "aim").places
-    assert (first.path, first.excerpt) == ("aim", "aim")
-    assert deep.excerpt == "deep AIM"
-    assert long.path == "long"
-    assert long.excerpt == "…" + "x" * 60 + "aim" + "y" * 60 + "…"
 
 
 # Over the protocol

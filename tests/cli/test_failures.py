@@ -38,45 +38,34 @@ def test_the_option_wins_over_the_environment(store, merged, monkeypatch, tmp_pa
     assert "start" in run("log", VSTATE_STORE="").stdout
 
 
-def fails(*arguments, **environment):
-    result = run(*arguments, **environment)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.count("\n") == 1
-    return result.stderr
-
-
-def test_no_store(tmp_path, monkeypatch):
-    """The message says how to name a store, and no store is created."""
+def test_stores_that_cannot_be(rows, vstate, store, tmp_path, monkeypatch):
+    """The message says how to name a store, or what is wrong with this one; no store is created."""
     monkeypatch.chdir(tmp_path)
-    assert "name a store with --store PATH, or set VSTATE_STORE" in fails("log")
-    assert "nowhere; check the path" in fails("log", "-s", "nowhere")
-    error = fails("status", VSTATE_STORE="nowhere")
-    assert "nowhere; the variable VSTATE_STORE names it; correct the variable" in error
-    assert "set VSTATE_STORE" not in error
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / ".vstate").mkdir()
-    assert fails("log").startswith("vstate: no store at ")
-    assert list((tmp_path / ".vstate").iterdir()) == []
-
-
-def test_the_directory_above_the_store(store):
-    """The error for a path to a project names the store inside it, for every command."""
-    project = str(store.parent)
-    for arguments in (
-        ["log", "-s", project],
-        ["clone", project, str(store.parent / "copy")],
-        ["-s", str(store), "pull", project],
-        ["-s", str(store), "push", project],
-    ):
-        assert f"no store at {project}; there is one at {store}" in fails(*arguments)
-
-
-def test_stores_that_cannot_be(tmp_path):
-    """A memory store, an unknown scheme and a file are refused."""
+    monkeypatch.setattr(type(vstate), "run", lambda self, *words, **more: run(*words, **more))
     (tmp_path / "file").write_text("x")
-    assert "a memory: store ends with the process that made it" in fails("log", "-s", "memory:")
-    assert "no store has the scheme 'nosuch'" in fails("log", "-s", "nosuch://host/secret")
-    assert "a file is in its way" in fails("log", "-s", str(tmp_path / "file"))
+    there = store.parent
+    rows(
+        """
+        log -> [1] vstate: no store and no .vstate directory in TMP or above it; name a store with ...
+            ...or set VSTATE_STORE
+        log -s nowhere -> [1] vstate: no store at TMP/nowhere; check the path...
+        -s '' log -> [1] vstate: the path of the store is empty...
+        log -s memory: -> [1] vstate: a memory: store ends with the process that made it...
+        log -s nosuch://host/secret -> [1] vstate: no store has the scheme 'nosuch'...
+        log -s file -> [1] vstate: ...a file is in its way...
+        log -s THERE -> [1] vstate: no store at THERE; there is one at STORE...
+        clone THERE TMP/copy -> [1] vstate: no store at THERE; there is one at STORE...
+        -s STORE pull THERE -> [1] vstate: no store at THERE; there is one at STORE...
+        -s STORE push THERE -> [1] vstate: no store at THERE; there is one at STORE...
+        """,
+        THERE=there,
+    )
+    error = run("status", VSTATE_STORE="nowhere").stderr
+    assert "nowhere; the variable VSTATE_STORE names it; correct the variable" in error
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "project"}
+    (tmp_path / ".vstate").mkdir()
+    assert run("log").stderr.startswith("vstate: no store at ")
+    assert list((tmp_path / ".vstate").iterdir()) == []
 
 
 def test_a_newer_format_and_a_store_that_was_removed(vstate, store):
@@ -95,6 +84,12 @@ def test_a_damaged_database(vstate, store, damage):
     for name in ("vstate.db-wal", "vstate.db-shm"):
         (store / name).unlink(missing_ok=True)
     assert "is damaged" in vstate.fails("status")
+
+
+@pytest.fixture
+def unchanged(vstate, made_store):
+    """The command, on a store that no test changes."""
+    return type(vstate)(made_store)
 
 
 def test_an_empty_store(empty):
@@ -163,10 +158,9 @@ def test_an_empty_store(empty):
         ("import json none", "no directory"),
     ],
 )
-@pytest.mark.slow
-def test_an_error_names_the_word_and_the_next_step(vstate, command, message):
+def test_an_error_names_the_word_and_the_next_step(unchanged, command, message):
     """The error of a command is one line, with names that are similar or the command that helps."""
-    assert message in vstate.fails(*shlex.split(command))
+    assert message in unchanged.fails(*shlex.split(command))
 
 
 WRONG = (
@@ -184,9 +178,9 @@ WRONG = (
 
 
 @pytest.mark.parametrize("command", WRONG.split(", "))
-def test_wrong_use_exits_with_2(vstate, command):
+def test_wrong_use_exits_with_2(unchanged, command):
     """Arguments that are missing, unknown or contradict are a usage error, and say how to use the command."""
-    result = vstate.run(*command.split())
+    result = unchanged.run(*command.split())
     assert result.exit_code == 2
     assert "Usage: " in result.stderr
 
@@ -267,8 +261,3 @@ def test_an_option_without_the_one_it_belongs_to(vstate):
     result = vstate.run("view", "--rev", "nosuch", "--host", "0.0.0.0")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "--rev chooses what --export writes" in result.stderr
-
-
-def test_the_empty_path_of_a_store(vstate):
-    """It is not the store of this directory: a variable of a script may be unset."""
-    assert "the path of the store is empty" in vstate.fails("-s", "", "log")

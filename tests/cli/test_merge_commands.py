@@ -4,7 +4,7 @@ import copy
 import dataclasses
 
 import pytest
-from stores import commit, contents
+from stores import contents
 
 from vstate import Disk, Versioned
 from vstate.values.absent import Unmergeable
@@ -82,7 +82,6 @@ def test_policies_merge_stored_values(sides, vstate):
     assert contents(sides, "main") == wanted
     assert wanted["log"] == [*BASE["log"], Message("agent", "ours"), Message("agent", "theirs")]
     assert vstate("merge", "theirs").startswith("main: up-to-date at ")
-    assert "nothing is damaged" in vstate("fsck")
 
 
 @pytest.mark.slow
@@ -91,90 +90,84 @@ def test_nothing_is_unpickled(sides, run_without_unpickling):
     run_without_unpickling([["cherry-pick", "theirs"], ["revert", "HEAD"], ["merge", "theirs"]])
 
 
-def test_conflicts_are_listed_with_the_changes_of_each_side(sides, vstate):
-    """A key without a policy is a conflict: nothing has changed, and the message says how to go on."""
-    commit(sides, branch="main", free=[1, 2], other=2)
-    commit(sides, branch="theirs", free=[1, 3], other=3)
-    before = vstate.json("branch")
-    result = vstate.run("merge", "theirs")
-    assert result.exit_code == 1
-    assert "conflict free: both sides changed it, and no merge policy applies\n" in result.stdout
-    assert "ours" in result.stdout
-    assert "[1]: 2" in result.stdout
-    assert "[1]: 3" in result.stdout
-    assert result.stderr.startswith("vstate: merging theirs into main is in conflict on 'free'; nothing has ")
-    assert "`vstate merge theirs` with --ours KEY or --theirs KEY" in result.stderr
-    assert vstate.json("branch") == before
-    document = vstate.run("merge", "theirs", "--json")
-    assert '"ours": [\n        "[1]"' in document.stdout
-    commit(sides, branch="theirs", other=4)
-    with Versioned(Disk(sides), branch="main") as state:
-        del state["free"]
+SESSIONS = {
+    "conflicts are listed with the changes of each side; nothing has changed, and a side can be chosen": """
+        >>> commit(store, branch="main", free=[1, 2], other=2)
+        >>> commit(store, branch="theirs", free=[1, 3], other=3)
+        merge theirs -> [1] conflict free: both sides changed it, and no merge policy applies
+            / ours / + [1]: 2 / theirs / + [1]: 3
+            / vstate: merging theirs into main is in conflict on 'free'; nothing has changed. To choose...
+            ...`vstate merge theirs` with --ours KEY or --theirs KEY...
+        merge theirs ? conflicts -> [1] [{"key": "free", "reason": "both sides changed it, and no merge policy
+            ...applies", "ours": ["[1]"], "theirs": ["[1]"]}] / vstate: ...
+        reflog -1 -> main@{0} <id> <time> commit: change
+        >>> commit(store, branch="theirs", other=4)
+        >>> remove(store, "free")
+        merge theirs -> [1] ... / ours removed it / [1] / theirs / + [1]: 3 / ...
+        merge theirs --theirs free -> main: merge at <id>...
+        >>> assert (contents(store, "main")["free"], contents(store, "main")["other"]) == ([1, 3], 4)
+    """,
+    "a decision does not count for keys that begin alike, nor for a key that is in no conflict": """
+        >>> commit(store, branch="main", free=2, freedom=2)
+        >>> commit(store, branch="theirs", free=3, freedom=3)
+        merge theirs --ours free -> [1] ...in conflict on 'freedom'...
+        merge theirs --ours free --ours freedom --ours mine -> [1] vstate: 'mine': not changed by both...
+        merge theirs --ours free --theirs free -> [2] ...
+        merge theirs --ours free --theirs freedom -m decided
+        >>> assert (contents(store, "main")["free"], contents(store, "main")["freedom"]) == (2, 3)
+        log -1 ? [0].message -> "decided"
+    """,
+    "a policy that is a Python function is named, and never runs": """
+        >>> set_policy(store, "by code", longest)
+        >>> commit(store, branch="main", **{"by code": 2})
+        >>> commit(store, branch="theirs", **{"by code": 3})
+        merge theirs -> [1] ...its policy is the Python function test_merge_commands:longest...
+        merge theirs --policy newest
+        >>> assert contents(store, "main")["by code"] == 3
+    """,
+    "cherry-pick makes a commit's changes here, and revert takes them back": """
+        cherry-pick theirs -> main is at <id> ...
+        >>> assert contents(store, "main")["count"] == 7
+        revert HEAD ? changes.removed -> ["yours"]
+        >>> assert contents(store, "main")["log"] == [*BASE["log"], Message("agent", "ours")]
+        >>> commit(store, branch="main", free=5)
+        tag five
+        cherry-pick five -> Nothing to pick: main has these changes already.
+        >>> commit(store, branch="main", free=6)
+        revert five -> [1] conflict free... / ours / ~ 5 -> 6 / theirs / ~ 5 -> [1]
+            / vstate: ...run `vstate revert five` with --ours KEY...
+        revert five --theirs free
+        >>> assert contents(store, "main")["free"] == [1]
+        >>> commit(store, branch="main", free=7)
+        cherry-pick five -> [1] conflict free... / ours / ~ [1] -> 7 / theirs / ~ [1] -> 5
+            / vstate: ...run `vstate cherry-pick five` with --ours KEY...
+    """,
+    "a pull merges as merge does, and a conflict of fetched commits is decided as one of a branch": """
+        clone STORE TMP/copy
+        >>> commit(COPY, branch="main", count=100)
+        >>> commit(store, branch="main", count=4)
+        pull -s COPY -> ...resolved 'count' by counter...
+        >>> commit(COPY, branch="main", free=2)
+        >>> commit(store, branch="main", free=3)
+        pull -s COPY -> [1] ...run `vstate merge origin/main` with --ours KEY...
+        merge origin/main --ours free -s COPY
+        >>> assert contents(COPY, "main")["free"] == 2
+    """,
+}
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+def test_sessions(rows, sides, session, tmp_path):
+    """Each session has the output that is written here."""
+    rows(SESSIONS[session], COPY=tmp_path / "copy", **globals())
+
+
+def remove(store, key):
+    with Versioned(Disk(store), branch="main") as state:
+        del state[key]
         state.commit("gone")
-    assert "  ours removed it\n" in vstate.run("merge", "theirs").stdout
-    vstate("merge", "theirs", "--theirs", "free")
-    assert contents(sides, "main")["free"] == [1, 3]
-    assert contents(sides, "main")["other"] == 4
 
 
-def test_a_side_for_a_key_is_for_that_key_alone(sides, vstate):
-    """A decision does not count for keys that begin alike, nor for a key that is in no conflict."""
-    commit(sides, branch="main", free=2, freedom=2)
-    commit(sides, branch="theirs", free=3, freedom=3)
-    assert "in conflict on 'freedom'" in vstate.run("merge", "theirs", "--ours", "free").stderr
-    message = vstate.fails("merge", "theirs", "--ours", "free", "--ours", "freedom", "--ours", "mine")
-    assert message.startswith("'mine': not changed by both sides")
-    assert vstate.run("merge", "theirs", "--ours", "free", "--theirs", "free").exit_code == 2
-    vstate("merge", "theirs", "--ours", "free", "--theirs", "freedom", "-m", "decided")
-    assert (contents(sides, "main")["free"], contents(sides, "main")["freedom"]) == (2, 3)
-    assert vstate.json("log", "-1")["message"] == "decided"
-
-
-def test_functions_are_named_and_never_run(sides, vstate):
-    """A policy that is a Python function is refused by its name; a side or a named policy decides."""
-    with Versioned(Disk(sides)) as state:
-        state.set_policy("by code", longest)
-    commit(sides, branch="main", **{"by code": 2})
-    commit(sides, branch="theirs", **{"by code": 3})
-    result = vstate.run("merge", "theirs")
-    assert result.exit_code == 1
-    assert f"its policy is the Python function {longest.__module__}:longest" in result.stdout
-    vstate("merge", "theirs", "--policy", "newest")
-    assert contents(sides, "main")["by code"] == 3
-
-
-def test_cherry_pick_and_revert(sides, vstate):
-    """A commit's changes are made here, and taken back again; keys that changed on both sides are merged."""
-    text = vstate("cherry-pick", "theirs")
-    assert text.startswith("main is at ")
-    assert contents(sides, "main")["count"] == 7
-    assert vstate.json("revert", "HEAD")["changes"]["removed"] == ["yours"]
-    assert contents(sides, "main")["log"] == [*BASE["log"], Message("agent", "ours")]
-    commit(sides, branch="main", free=5)
-    vstate("tag", "five")
-    assert vstate("cherry-pick", "five") == "Nothing to pick: main has these changes already.\n"
-    commit(sides, branch="main", free=6)
-    result = vstate.run("revert", "five")
-    assert result.exit_code == 1
-    assert "  ours\n    ~ 5 -> 6\n  theirs\n    ~ 5 -> [1]\n" in result.stdout
-    assert "run `vstate revert five` with --ours KEY" in result.stderr
-    vstate("revert", "five", "--theirs", "free")
-    assert contents(sides, "main")["free"] == [1]
-    commit(sides, branch="main", free=7)
-    result = vstate.run("cherry-pick", "five")
-    assert "  ours\n    ~ [1] -> 7\n  theirs\n    ~ [1] -> 5\n" in result.stdout
-    assert "run `vstate cherry-pick five` with --ours KEY" in result.stderr
-
-
-def test_pull_merges_values(sides, tmp_path, vstate):
-    """A pull merges as `merge` does; a conflict of fetched commits is decided as one of a branch."""
-    assert vstate.run("clone", str(sides), str(tmp_path / "copy")).exit_code == 0
-    clone = type(vstate)(tmp_path / "copy")
-    commit(tmp_path / "copy", branch="main", count=100)
-    commit(sides, branch="main", count=4)
-    assert "resolved 'count' by counter" in clone("pull")
-    commit(tmp_path / "copy", branch="main", free=2)
-    commit(sides, branch="main", free=3)
-    assert "run `vstate merge origin/main` with --ours KEY" in clone.run("pull").stderr
-    clone("merge", "origin/main", "--ours", "free")
-    assert contents(tmp_path / "copy", "main")["free"] == 2
+def set_policy(store, key, policy):
+    with Versioned(Disk(store)) as state:
+        state.set_policy(key, policy)

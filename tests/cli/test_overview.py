@@ -46,37 +46,24 @@ def test_the_newest_branches_instead_of_an_error(service, command):
     assert service(*shlex.split(hint)[4:])
 
 
-def test_the_log_of_all_branches(service):
-    """Without a revision, `log` shows the newest commits of all branches; with --json these alone."""
-    shown = service.run("log", "--oneline", "-3").stdout.splitlines()
-    assert shown[0].endswith("(users/user 7) pay  +paid") or "(users/user 7) pay" in shown[0]
-    assert "(jobs/b) begin" in shown[1]
-    assert len(service("log", "--json").splitlines()) == 303
-
-
-def test_where_it_is_an_error(service):
-    """A command that names something says that it is not there; JSON has no words in it."""
-    told = service.fails("ls", "--json")
-    assert told.startswith("no commit yet on branch 'main'; the store has 302 branches, such as ")
-    assert "no revision 'plan'; no commit yet on branch 'main'" in service.fails("show", "plan")
-
-
-def test_status_says_what_the_store_holds(service):
-    """The position and the numbers come first, then the newest branches."""
-    told = service("status")
-    assert "head      no commit yet\n" in told
-    assert "The store has 302 branches: 300 in users/, 2 in jobs/\n  users/user 7" in told
-
-
-def test_branches_with_their_times(service):
-    """`branch -v` lists the newest first, as many as -n says, and matches what is typed."""
-    listed = service("branch", "-v", "-n", "2").splitlines()
-    assert [line.split("  ")[1].strip() for line in listed] == ["users/user 7", "jobs/b"]
-    [first] = service.json("branch", "-v", "-n", "1")
-    assert (first["name"], first["message"], first["head"]) == ("users/user%207", "pay", False)
-    assert first["time"].startswith("20")
-    assert service.json("branch", "-v", "--prefix", "jobs/", "-n", "1")[0]["name"] == "jobs/b"
-    assert service("branch", "-d", "users/user 8").startswith("Deleted branch users/user%208")
+def test_the_branches_first(rows, service):
+    """log shows all branches, status and branch -v the newest; where a word is missing, it is an error."""
+    rows(
+        """
+        log --oneline -3 -> <id> (users/user 7) pay... / <id> (jobs/b) begin... / <id> (jobs/a) begin...
+        log ? length(@) -> 303
+        ls --json -> [1] vstate: no commit yet on branch 'main'; the store has 302 branches, such as ...
+        show plan -> [1] vstate: ...no revision 'plan'; no commit yet on branch 'main'...
+        status -> ...head no commit yet / ...
+            / main has no commit. The store has 302 branches: 300 in users/, 2 in jobs/ / users/user 7 ...
+        branch -v -n 2 -> users/user 7 <time> <id> pay / jobs/b <time> <id> begin
+        branch -v -n 1 ? [*].[name, message, head, time]
+            -> [["users/user%207", "pay", false, "<TIME>"]]
+        branch -v --prefix jobs/ -n 1 ? [*].name -> ["jobs/b"]
+        branch -d 'users/user 8' -> Deleted branch users/user%208, which was at <id> sign up
+        """,
+        service,
+    )
 
 
 def test_times(vstate):

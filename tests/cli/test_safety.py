@@ -106,11 +106,11 @@ def test_a_value_that_is_too_large(vstate, store):
 @pytest.mark.slow
 def test_blame_of_many_parts_that_are_one_long_text_is_bounded(vstate, store):
     """The values of all parts share one limit, as lines and as JSON. Before, they took 100 MB."""
-    text = b"\x8d" + (1000).to_bytes(8, "little") + b"\1" * 1000
-    plant_pickle(store, "laugh", b"\x80\x05" + text + b"\x940](" + b"h\0" * 20_000 + b"e.")
+    text = b"\x8d" + (10_000).to_bytes(8, "little") + b"\1" * 10_000
+    plant_pickle(store, "laugh", b"\x80\x05" + text + b"\x940](" + b"h\0" * 2_500 + b"e.")
     assert 100 < len(vstate("blame", "laugh")) < 2_000
     assert 1_000_000 < len(vstate("blame", "laugh", "--json")) < 25_000_000
-    plant_pickle(store, "itself", b"\x80\x05]\x94(" + (b"](" + b"h\0" * 20 + b"e") * 10_000 + b"e.")
+    plant_pickle(store, "itself", b"\x80\x05]\x94(" + (b"](" + b"h\0" * 20 + b"e") * 2_000 + b"e.")
     assert 100 < len(vstate("blame", "itself")) < 2_000
 
 
