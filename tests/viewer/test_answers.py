@@ -6,17 +6,17 @@ import base64
 import http.client
 import json
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
-from urllib.parse import urlencode
 
 import numpy as np
 import pandas as pd
 import pytest
 from counting import Counting
-from viewers import Serve, Viewer
+from viewers import Serve, Viewer, viewing
 
 from vstate import Disk, Memory, Versioned
 from vstate.display.texts import text_hunks
@@ -30,23 +30,70 @@ from vstate.viewer.values import Values
 
 pytestmark = pytest.mark.slow
 
+ANSWERS = {
+    "a list of commits has rows with refs, changed keys and lanes; alike commits are folded": """
+        /commits?all=1&fold=1 ? rows[*].[message, folded, lane]
+            -> [["planned", 0, 0], ["scored", 0, 0], ["other way", 0, 1], ["put 11", 11, 0], ["put 0", 0, 0],
+            ... ["answered", 0, 0], ["begin", 0, 0]]
+        /commits?all=1&fold=1 ? [complete, rows[0].[refs, changes.names]]
+            -> [true, [[{"name": "main", "kind": "branch", "current": true}], [["~", "plan"]]]]
+        /commits?limit=2&first=2 ? rows[*].message -> ["put 11", "put 10"]
+        /commits?limit=1&find=v1 ? found -> 14
+        /commits?fold=1&limit=1&find=main~5 ? found -> 2
+        /commits?view=0123 -> 410
+    """,
+    "the list takes the conditions of vstate log": """
+        /commits?grep=PUT+1 ? rows[*].message -> ["put 11", "put 10", "put 1"]
+        /commits?key=notes ? rows[*].message -> ["begin"]
+        /commits?info=model%3Dsmall ? rows[*].message -> ["begin"]
+        /commits?since=2100-01-01 ? rows -> []
+        /commits?rev=v1..other ? rows[*].message -> ["other way"]
+        /commits?author=ed25519:00 ? rows -> []
+    """,
+    "keys are listed by folder, the changed and removed ones marked; pages follow one another": """
+        /keys?rev=other ? items[*].[name, change] -> [["bytes", "removed"], ["chat", null],
+            ... ["notes", "modified"], ["picture", null], ["plan", null], ["score", "modified"],
+            ... ["table", null]]
+        /keys?rev=other ? items[5].[folder, keys, changed] -> ["score/", 2, 1]
+        /keys?rev=other&limit=7 ? next -> null
+        /keys?rev=other&prefix=score/&limit=1 ? [items[*].key, next] -> [["score/a"], "score/a\\u0000"]
+        /keys?rev=other&prefix=score/&after=score/a%00 ? items[*].key -> ["score/b"]
+        /keys?rev=other&changed=1 ? items[*].name -> ["bytes", "notes", "score"]
+    """,
+    "a value is described by the view that fits, and part by part with the changed parts marked": """
+        /value?rev=main&key=plan ? [next, parts[*].[label, change]]
+            -> [null, [["goal", null], ["steps", "modified"], ["pair", null]]]
+        /value?rev=main&key=plan&limit=2 ? next -> 2
+        /value?rev=main&key=plan&path=steps ? parts[*].[text, change]
+            -> [["read", null], ["think", null], ["act", "added"]]
+        /value?rev=v1&key=chat ? [kind, view.messages[*].new, view.messages[1].calls[0].[name, result]]
+            -> ["chat", [false, true], ["calc", "4"]]
+        /value?key=table&first=200&limit=100 ? view.[rows, first, next, cells[49]]
+            -> [250, 200, null, ["[249]", "row 249", "62001"]]
+        /value?key=bytes&rev=v1&first=2&limit=1 ? view.[data, next] -> ["ICEiIyQlJicoKSorLC0uLw==", 3]
+        /value?key=absent -> 404
+        /value?key=plan&path=nowhere -> 404
+    """,
+    "changes between two commits, against the merge base too, and inside a key by word": """
+        /diff?old=main&new=other&base=1 ? changes[*].key -> ["bytes", "notes", "score/b"]
+        /diff?new=other&key=notes ? details[0].hunks[0].lines[?sign!=' '].[sign, pieces[?is_changed].text]
+            -> [["-", ["second", "line"]], ["+", ["other", "words"]]]
+    """,
+    "the versions of a key, the commits of its parts, places of a text, and the largest keys": """
+        /history?key=score/a&limit=10 ? commits[*].number -> [11, 10, 9, 8, 7, 6, 5, 4, 3, 2]
+        /blame?key=chat ? parts[*].commit.message -> ["begin", "answered", "answered"]
+        /search?text=THINK ? places[*].path -> ["steps[1]"]
+        /search?text=other ? branch -> "other"
+        /search?text=v1 ? [branch, commit.message] -> [null, "answered"]
+        /health ? [largest[0].key, sort(branches[*].name)] -> ["table", ["main", "other"]]
+    """,
+}
 
-def test_rows(viewer: Viewer) -> None:
-    """A page of the list has rows with refs, changed keys and lanes; alike commits are folded."""
-    answer = viewer.get("/commits?all=1&fold=1")
-    rows = answer["rows"]
-    assert answer["complete"]
-    assert [row["message"] for row in rows] == [
-        *("planned", "scored", "other way", "put 11", "put 0", "answered", "begin")
-    ]
-    assert [row["folded"] for row in rows] == [0, 0, 0, 11, 0, 0, 0]
-    assert [row["lane"] for row in rows] == [0, 0, 1, 0, 0, 0, 0]
-    assert rows[0]["refs"] == [{"name": "main", "kind": "branch", "current": True}]
-    assert rows[0]["changes"]["names"] == [["~", "plan"]]
-    opened = viewer.get(f"/commits?all=1&fold=1&open={rows[3]['id']}")
-    assert opened["known"] == 17
-    sought = viewer.get(f"/commits?all=1&fold=1&find={opened['rows'][8]['id']}")
-    assert sought["found"] == 3  # its folded row
+
+@pytest.mark.parametrize("subject", ANSWERS)
+def test_answers(viewer: Viewer, subject: str) -> None:
+    """The answers about a small store have what is written here."""
+    viewer.rows(ANSWERS[subject])
 
 
 def test_the_page_knows_the_refs_of_its_answers(viewer: Viewer) -> None:
@@ -67,193 +114,134 @@ def test_pages_of_one_moment(small: Path, writer: Viewer, tmp_path: Path) -> Non
     assert writer.ask("/commits?view=0123")[0] == 410
 
 
-@pytest.mark.parametrize(
-    ("query", "found"),
-    [
-        ("grep=PUT+1", ["put 11", "put 10", "put 1"]),
-        ("key=notes", ["begin"]),
-        ("info=model%3Dsmall", ["begin"]),
-        ("since=2100-01-01", []),
-        ("rev=v1..other", ["other way"]),
-        ("author=ed25519:00", []),
-    ],
-)
-def test_conditions(viewer: Viewer, query: str, found: list[str]) -> None:
-    """The list takes the conditions of `vstate log`."""
-    assert [row["message"] for row in viewer.get(f"/commits?{query}")["rows"]] == found
+@dataclass
+class Plan:
+    goal: str
 
 
-def test_keys(viewer: Viewer) -> None:
-    """Keys are listed by folder, with the changed and removed ones marked; pages follow one another."""
-    top = viewer.get("/keys?rev=other")
-    assert viewer.get(f"/keys?rev=other&limit={len(top['items'])}")["next"] is None
-    names = [(item["name"], item["change"]) for item in top["items"]]
-    assert names == [
-        *(("bytes", "removed"), ("chat", None), ("notes", "modified"), ("picture", None), ("plan", None)),
-        *(("score", "modified"), ("table", None)),
-    ]
-    folder = top["items"][5]
-    assert (folder["folder"], folder["keys"], folder["changed"]) == ("score/", 2, 1)
-    inside = viewer.get("/keys?rev=other&prefix=score/&limit=1")
-    assert [item["key"] for item in inside["items"]] == ["score/a"]
-    rest = viewer.get(f"/keys?rev=other&prefix=score/&after={inside['next'].replace(chr(0), '%00')}")
-    assert [item["key"] for item in rest["items"]] == ["score/b"]
-    changed = viewer.get("/keys?rev=other&changed=1")
-    assert [item["name"] for item in changed["items"]] == ["bytes", "notes", "score"]
-
-
-def test_values(viewer: Viewer) -> None:
-    """A value is described by the view that fits, and part by part with the changed parts marked."""
-    plan = viewer.get("/value?rev=main&key=plan")
-    nexts = [viewer.get(f"/value?rev=main&key=plan&limit={plan['count'] - left}")["next"] for left in (0, 1)]
-    assert nexts == [None, plan["count"] - 1]
-    assert [(part["label"], part["change"]) for part in plan["parts"]] == [
-        *(("goal", None), ("steps", "modified"), ("pair", None))
-    ]
-    steps = viewer.get("/value?rev=main&key=plan&path=steps")
-    assert [(part["text"], part["change"]) for part in steps["parts"]] == [
-        *(("read", None), ("think", None), ("act", "added"))
-    ]
-    chat = viewer.get("/value?rev=v1&key=chat")
-    call = chat["view"]["messages"][1]["calls"][0]
-    assert (chat["kind"], call["name"], call["result"]) == ("chat", "calc", "4")
-    assert [message["new"] for message in chat["view"]["messages"]] == [False, True]
-    table = viewer.get("/value?key=table&first=200&limit=100")["view"]
-    assert (table["rows"], table["first"], table["next"]) == (250, 200, None)
-    assert table["cells"][49] == ["[249]", "row 249", "62001"]
-    shown = viewer.get("/value?key=bytes&rev=v1&first=2&limit=1")["view"]
-    assert (base64.b64decode(shown["data"]), shown["next"]) == (bytes(range(32, 48)), 3)
-    assert viewer.ask("/value?key=absent")[0] == 404
-    assert viewer.ask("/value?key=plan&path=nowhere")[0] == 404
-
-
-def test_pages_of_a_chat(state: Versioned, serve: Serve) -> None:
-    """A call has its result though a page ends between them; an item that is no message is shown as it is."""
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
+    """A viewer of a store with a branch for each subject below."""
+    place = tmp_path_factory.mktemp("rich") / "store"
     call = {"id": "c", "function": {"name": "add", "arguments": "[2, 2]"}}
     chat: list[object] = [{"role": "user", "content": f"message {i}"} for i in range(1100)]
     chat[99] = {"role": "assistant", "content": "", "tool_calls": [call]}
     chat[1050] = ["not", "a", "message"]
-    state["chat"] = chat
-    state.commit()
-    state["chat"][100] = {"role": "tool", "tool_call_id": "c", "content": "4"}
-    state.commit()
-    viewer = serve()
-    last = viewer.get("/value?key=chat&limit=100")["view"]["messages"][-1]
-    assert (last["place"], last["new"]) == (99, False)
-    assert [(each["result"], each["new"]) for each in last["calls"]] == [("4", True)]
-    following = viewer.get("/value?key=chat&first=100&limit=100")["view"]["messages"]
-    assert following[0]["place"] == 101
-    odd = viewer.get("/value?key=chat&first=1050&limit=1")["view"]["messages"]
-    assert [(each["place"], each["text"]) for each in odd] == [(1050, "['not', 'a', 'message']")]
-
-
-def test_marks_in_tables(state: Versioned, serve: Serve) -> None:
-    """Changed cells are marked by the labels of their rows; so is a column that changed in many places."""
+    answered = [*chat[:100], {"role": "tool", "tool_call_id": "c", "content": "4"}, *chat[101:]]
     columns = ["price", "price", "rows", "many"]
     frame = pd.DataFrame([[i, i, i, i] for i in range(12)], index=range(110, -10, -10), columns=columns)
-    state["frame"], state["records"] = frame, [{"a": i, "odd name": i} for i in range(5)]
-    state["large"] = ["x" * 17_000_000]
-    state.commit()
     changed = frame.copy()
-    changed.iloc[1, 1] = -1
-    changed.iloc[2, 2] = -1
+    changed.iloc[1, 1] = changed.iloc[2, 2] = -1
     changed["many"] += 1
-    state["frame"] = pd.concat([changed, pd.DataFrame([[1, 1, 1, 1]], index=[500], columns=columns)])
-    state["records"][3]["odd name"] = -1
-    state["large"] = ["y" * 17_000_000]
-    state.commit()
-    viewer = serve()
-    view = viewer.get("/value?key=frame")["view"]
-    cells = [[row, column] for row, column in view["changed"] if column < 3 or row == 12]
-    assert cells == [[1, 0], [1, 1], [2, 2], *([12, column] for column in range(4))]
-    assert view["changed_columns"] == [3]
-    assert viewer.get("/value?key=records")["view"]["changed"] == [[3, 1]]
-    assert "not marked" in viewer.get("/value?key=large")["view"]["note"]
-
-
-def test_diff(viewer: Viewer) -> None:
-    """Changes between two commits by key, against the merge base too, and inside a key by word."""
-    both = viewer.get("/diff?old=main&new=other&base=1")
-    assert [change["key"] for change in both["changes"]] == ["bytes", "notes", "score/b"]
-    notes = viewer.get("/diff?new=other&key=notes")["details"][0]
-    changed = [
-        (line["sign"], [piece["text"] for piece in line["pieces"] if piece["is_changed"]])
-        for line in notes["hunks"][0]["lines"]
-        if line["sign"] != " "
-    ]
-    assert changed == [("-", ["second", "line"]), ("+", ["other", "words"])]
-
-
-def test_life(viewer: Viewer) -> None:
-    """The versions of a key have its numbers, and each part of a value has its commit."""
-    first = viewer.get("/history?key=score/a&limit=10")
-    rest = viewer.get(f"/history?key=score/a&limit=10&before={first['next']['before']}")
-    numbers = [commit["number"] for commit in first["commits"] + rest["commits"]]
-    assert numbers == [*map(float, range(11, -1, -1)), 1.0]
-    parts = viewer.get("/blame?key=chat")["parts"]
-    assert [part["commit"]["message"] for part in parts] == ["begin", "answered", "answered"]
-
-
-def test_the_life_of_a_part(state: Versioned, serve: Serve) -> None:
-    """The versions of a part are the commits that changed it; a page looks at so many versions of the key."""
-    goals = {3: "learn", 5: "teach"}
+    changed = pd.concat([changed, pd.DataFrame([[1, 1, 1, 1]], index=[500], columns=columns)])
+    cells = pd.DataFrame({"a": range(500), "b": [float(n) for n in range(500)]})
+    cells.index = [f"r{n}" for n in range(500)]
+    odd = cells.copy()
+    odd.loc["r400", "b"], odd.loc["r7", "a"] = float("nan"), -1
+    rows = [{"x": n, "odd name": n} for n in range(300)]
+    edited = [*rows[:250], {"x": 250, "odd name": -1}, *rows[251:]]
+    plans: list[dict[str, Any]] = []
     for i in range(10):
-        plan = state.setdefault("plan", {})
-        plan["count"], plan["goal"] = i, goals.get(i, plan.get("goal"))
-        if i < 3 or i > 7:
-            del plan["goal"]
-        state.commit(str(i))
-    viewer = serve()
-    found = viewer.get("/history?key=plan&path=goal")
-    assert [(each["message"], each["kind"], each["text"]) for each in found["commits"]] == [
-        *(("8", "removed", None), ("5", "modified", "teach"), ("3", "added", "learn"))
+        goal = {"goal": "teach" if i >= 5 else "learn"} if 3 <= i <= 7 else {}
+        plans.append({"plan": {"count": i} | goal})
+    said = [{"role": "user", "content": "first"}]
+    rules = [{"role": "system", "content": f"rule {n}"} for n in range(6)]
+    items = [[*rules[:n][::-1], *said] for n in range(7)]
+    items.append([*rules[::-1], {"role": "user", "content": "first, edited"}])
+    talk = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+    same = "the same for a long time, " * 40
+    sides = [
+        {"text": f"{same}{side}", "dict": {"a": same, "b": n}}
+        for n, side in enumerate(("base", "our", "their"))
     ]
-    assert (found["looked"], found["next"]) == (10, None)
-    page = viewer.get("/history?key=plan&path=goal&limit=4")
-    assert ([each["message"] for each in page["commits"]], page["looked"]) == (["8"], 4)
-    page = viewer.get(f"/history?key=plan&limit=4&{urlencode(page['next'])}")
-    assert [each["message"] for each in page["commits"]] == ["5", "3"]
-    counts = viewer.get("/history?key=plan&path=count")["commits"]
-    assert [each["number"] for each in counts[:2]] == [9, 8]
-    (line,) = viewer.get("/blame?key=plan&path=goal&rev=HEAD~2")["parts"]
-    assert (line["line"], line["path"], line["commit"]["message"]) == (1, "goal", "5")
+    with Disk(place) as store:
+        repo = Repository(store)
+
+        def commit(branch: str, *steps: dict[str, Any]) -> None:
+            """Commit these steps to a branch; each message is the number of its step."""
+            for number, step in enumerate(steps):
+                repo.commit(branch, set=step, message=str(number))
+
+        commit("chat", {"chat": chat}, {"chat": answered})
+        before = {"frame": frame, "rows": rows, "cells": cells, "large": ["x" * 17_000_000]}
+        commit(
+            "tables", before, {"frame": changed, "rows": edited, "cells": odd, "large": ["y" * 17_000_000]}
+        )
+        commit("plan", *plans)
+        commit("item", *({"chat": each} for each in items))
+        commit("talk", {"chat": talk, "frame": pd.DataFrame({"x": [1.5, 2.5]})})
+        repo.commit("talk", delete=["chat"])
+        commit("ours", sides[0] | {"short": 1})
+        repo.create_branch("theirs", "ours")
+        commit("ours", sides[1] | {"short": 3})
+        commit("theirs", sides[2] | {"short": 2})
+        commit("large", {"array": np.arange(1_500_000, dtype=np.float64), "plan": Plan("learn")})
+    with viewing(place) as viewer:
+        yield viewer
 
 
-def test_the_life_of_an_item_follows_the_item(state: Versioned, serve: Serve) -> None:
-    """Items that come in front of it do not change it, as in blame, also from one page to the next."""
-    state["chat"] = [{"role": "user", "content": "first"}]
-    state.commit("said")
-    for number in range(6):
-        state["chat"].insert(0, {"role": "system", "content": f"rule {number}"})
-        state.commit(f"rule {number}")
-    state["chat"][6]["content"] = "first, edited"
-    state.commit("edited")
-    viewer = serve()
-    item = viewer.get("/history?key=chat&path=[6]")["commits"]
-    assert [(each["message"], each["kind"]) for each in item] == [("edited", "modified"), ("said", "added")]
-    assert item[-1]["text"] == "user: first"
-    page = viewer.get("/history?key=chat&path=[6]&limit=4")
-    assert page["next"]["path"] == "[3]"
-    rest = viewer.get(f"/history?key=chat&limit=40&{urlencode(page['next'])}")
-    assert [each["message"] for each in rest["commits"]] == ["said"]
-    blamed = viewer.get("/blame?key=chat")["parts"]
-    assert blamed[0]["text"] == "system: rule 5"
-    assert [each["commit"]["message"] for each in blamed[-2:]] == ["rule 0", "edited"]
+RICH = {
+    "a call has its result though a page ends between them; an item that is no message is shown as it is": """
+        /value?rev=chat&key=chat&limit=100 ? view.messages[-1].[place, new, calls[*].[result, new]]
+            -> [99, false, [["4", true]]]
+        /value?rev=chat&key=chat&first=100&limit=100 ? view.messages[0].place -> 101
+        /value?rev=chat&key=chat&first=1050&limit=1 ? view.messages[*].[place, text]
+            -> [[1050, "['not', 'a', 'message']"]]
+    """,
+    "changed cells are marked by the labels of their rows, and a column that changed in many places": """
+        /value?rev=tables&key=frame ? view.changed[?[1]<`3` || [0]==`12`]
+            -> [[1, 0], [1, 1], [2, 2], [12, 0], [12, 1], [12, 2], [12, 3]]
+        /value?rev=tables&key=frame ? view.changed_columns -> [3]
+        /value?rev=tables&key=rows&first=200 ? view.changed -> [[250, 1]]
+        /value?rev=tables&key=rows ? view.changes -> [[250, 1]]
+        /value?rev=tables&key=cells ? view.changes -> [[7, 0], [400, 1]]
+        /value?rev=tables~1&since=tables~1&key=rows ? view.changes -> []
+        /value?rev=tables&key=large ? contains(view.note, 'not marked') -> true
+    """,
+    "the versions of a part are the commits that changed it; a page looks at some versions of the key": """
+        /history?rev=plan&key=plan&path=goal ? commits[*].[message, kind, text]
+            -> [["8", "removed", null], ["5", "modified", "teach"], ["3", "added", "learn"]]
+        /history?rev=plan&key=plan&path=goal ? [looked, next] -> [10, null]
+        /history?rev=plan&key=plan&path=goal&limit=4 ? [commits[*].message, looked] -> [["8"], 4]
+        /history?rev=plan&key=plan&path=goal&limit=4&before=plan~3 ? commits[*].message -> ["5", "3"]
+        /history?rev=plan&key=plan&path=count ? commits[:2].number -> [9, 8]
+        /blame?rev=plan~2&key=plan&path=goal ? parts[*].[line, path, commit.message] -> [[1, "goal", "5"]]
+    """,
+    "an item keeps its life when others come in front of it, also from one page to the next": """
+        /history?rev=item&key=chat&path=[6] ? commits[*].[message, kind, text]
+            -> [["7", "modified", "~ content: 'first' -> 'first, edited'"], ["0", "added", "user: first"]]
+        /history?rev=item&key=chat&path=[6]&limit=4 ? next.path -> "[3]"
+        /history?rev=item&key=chat&path=[3]&limit=40&before=item~3 ? commits[*].message -> ["0"]
+        /blame?rev=item&key=chat ? parts[-2:].commit.message -> ["1", "7"]
+        /blame?rev=item&key=chat ? parts[0].text -> "system: rule 5"
+    """,
+    "a chat that came or went as a whole reads message by message; a column is its first cells": """
+        /diff?new=talk~1&key=chat ? details[*].[kind, new.text]
+            -> [["added", "user: hello"], ["added", "assistant: hi"]]
+        /diff?new=talk&key=chat ? details[*].[kind, old.text]
+            -> [["removed", "user: hello"], ["removed", "assistant: hi"]]
+        /blame?rev=talk&key=frame ? parts[0].text -> "float64, 2 cells: 1.5, 2.5"
+    """,
+    "the sides of a merge begin where they differ": """
+        /merge?ours=ours&theirs=theirs ? conflicts[*].key -> ["dict", "short", "text"]
+        /merge?ours=ours&theirs=theirs ? conflicts[1].[base.text, ours.text, theirs.text] -> ["1", "3", "2"]
+        /merge?ours=ours&theirs=theirs ? conflicts[2].[base, ours, theirs][*].text
+            -> ["…me for a long time, base", "…me for a long time, our", "…me for a long time, their"]
+        /merge?ours=ours&theirs=theirs ? max(conflicts[0].[base, ours, theirs][*].length(text)) < `60` -> true
+    """,
+    "a long array is shown by its beginning, its range and its form; objects by their fields": """
+        /value?rev=large&key=array&limit=3 ? view.[shape, elements, next, histogram.sampled]
+            -> [[1500000], ["0.0", "1.0", "2.0"], 3, true]
+        /value?rev=large&key=array&first=1499999 ? view.elements -> ["1499999.0"]
+        /value?rev=large&key=plan ? [kind, parts[0].text] -> ["object", "learn"]
+    """,
+}
 
 
-def test_a_chat_that_came_as_a_whole_reads_message_by_message(state: Versioned, serve: Serve) -> None:
-    """Added and removed, its diff has the messages in words; a column is its first cells."""
-    state["chat"] = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
-    state["frame"] = pd.DataFrame({"x": [1.5, 2.5]})
-    state.commit("begin")
-    del state["chat"]
-    state.commit("removed")
-    viewer = serve()
-    for rev, side, kind in (("HEAD~1", "new", "added"), ("HEAD", "old", "removed")):
-        details = viewer.get(f"/diff?new={rev}&key=chat")["details"]
-        assert [each["kind"] for each in details] == [kind, kind]
-        assert [each[side]["text"] for each in details] == ["user: hello", "assistant: hi"]
-    assert viewer.get("/blame?key=frame")["parts"][0]["text"] == "float64, 2 cells: 1.5, 2.5"
+@pytest.mark.parametrize("subject", RICH)
+def test_rich_answers(rich: Viewer, subject: str) -> None:
+    """The answers about odd and long values have what is written here."""
+    rich.rows(RICH[subject])
 
 
 def test_of_a_long_text_only_a_page_is_read(tmp_path: Path) -> None:
@@ -284,42 +272,6 @@ def test_of_a_long_text_only_a_page_is_read(tmp_path: Path) -> None:
     assert middle["text"][10:] in text
 
 
-def test_the_sides_of_a_merge_begin_where_they_differ(state: Versioned, serve: Serve) -> None:
-    """Long texts, and long values as texts, begin shortly before they differ; short ones are whole."""
-    same = "the same for a long time, " * 40
-    state.update({"text": f"{same}base", "dict": {"a": same, "b": 0}, "short": 1})
-    state.commit("base")
-    with state.fork("side") as side:
-        side.update({"text": f"{same}theirs", "dict": {"a": same, "b": 2}, "short": 2})
-        side.commit("theirs")
-    state.update({"text": f"{same}ours", "dict": {"a": same, "b": 1}, "short": 3})
-    state.commit("ours")
-    conflicts = serve().get("/merge?ours=main&theirs=side")["conflicts"]
-    sides = {each["key"]: [each[side]["text"] for side in ("base", "ours", "theirs")] for each in conflicts}
-    assert [text[-6:] for text in sides["text"]] == [", base", ", ours", "theirs"]
-    assert {len(text) < 60 for text in [*sides["text"], *sides["dict"]]} == {True}
-    assert [text[-7:] for text in sides["dict"]] == ["'b': 0}", "'b': 1}", "'b': 2}"]
-    assert sides["short"] == ["1", "3", "2"]
-
-
-def test_a_table_tells_which_cells_changed(state: Versioned, serve: Serve) -> None:
-    """The oddest changes come first, by row and column; those of a list of records too."""
-    frame = pd.DataFrame(
-        {"a": range(500), "b": [float(n) for n in range(500)]}, index=[f"r{n}" for n in range(500)]
-    )
-    changed = frame.copy()
-    changed.loc["r400", "b"], changed.loc["r7", "a"] = float("nan"), -1
-    state["frame"], state["rows"] = frame, [{"x": n, "y": n} for n in range(300)]
-    state.commit("begin")
-    state["frame"] = changed
-    state["rows"][250]["y"] = -1
-    state.commit("changed")
-    viewer = serve()
-    assert viewer.get("/value?key=frame")["view"]["changes"] == [[7, 0], [400, 1]]
-    assert viewer.get("/value?key=rows")["view"]["changes"] == [[250, 1]]
-    assert viewer.get("/value?key=rows&rev=HEAD~1&since=HEAD~1")["view"]["changes"] == []
-
-
 def test_the_life_of_a_merge_of_many_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once its seconds are over, a page reads no further parents."""
     repo = Repository(Memory())
@@ -335,35 +287,6 @@ def test_the_life_of_a_merge_of_many_is_bounded(monkeypatch: pytest.MonkeyPatch)
     page = versions(repo, Values(repo), merge, "k", "a", before=None, limit=10)
     assert [each["message"] for each in page["commits"]] == ["merge"]
     assert (len(read), page["next"]["before"]) == (2, merge.id)
-
-
-def test_search_and_health(viewer: Viewer) -> None:
-    """Texts are found in values by path; the largest keys come first."""
-    assert viewer.get("/search?text=THINK")["places"][0]["path"] == "steps[1]"
-    assert [viewer.get(f"/search?text={name}")["branch"] for name in ("other", "v1")] == ["other", None]
-    health = viewer.get("/health")
-    assert health["largest"][0]["key"] == "table"
-    assert {branch["name"] for branch in health["branches"]} == {"main", "other"}
-
-
-@dataclass
-class Plan:
-    goal: str
-
-
-def test_large_values(state: Versioned, serve: Serve) -> None:
-    """A long array is shown by its beginning, its range and its form; objects by their fields."""
-    state["array"] = np.arange(1_500_000, dtype=np.float64)
-    state["plan"] = Plan("learn")
-    state.commit()
-    viewer = serve()
-    view = viewer.get("/value?key=array&limit=3")["view"]
-    assert (view["shape"], view["elements"], view["next"]) == ([1_500_000], ["0.0", "1.0", "2.0"], 3)
-    assert view["histogram"]["sampled"]
-    assert viewer.get("/value?key=array&first=1499999")["view"]["elements"] == ["1499999.0"]
-    plan = viewer.get("/value?key=plan")
-    assert plan["kind"] == "object"
-    assert plan["parts"][0]["text"] == "learn"
 
 
 def test_health_of_many_keys(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from queue import Queue
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+import jmespath
 import uvicorn
 
 from vstate import open_store
@@ -73,6 +75,20 @@ class Viewer:
         status, answer = self.ask(path)
         assert status == 200, answer
         return answer
+
+    def rows(self, rows: str) -> None:
+        """Ask each row `PATH ? QUERY -> JSON`, and compare what the JMESPath query finds in the answer.
+
+        `PATH -> STATUS` is a request that fails. A row that begins with `->` or `...` goes on with the last.
+        """
+        for row in re.sub(r"\n\s*(->|\.\.\.)", r" \1", rows).replace(" ...", " ").splitlines():
+            if not (row := row.strip()):
+                continue
+            asked, _, expected = row.partition(" -> ")
+            path, _, query = asked.partition(" ? ")
+            status, answer = self.ask(path)
+            found = jmespath.search(query, answer) if query else status
+            assert found == json.loads(expected), f"{row}\n{json.dumps(found)}"
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -90,22 +90,24 @@ def _signatures(repo: Repository, head: Commit | None) -> Answer:
     try:
         for commit in () if head is None else islice(repo.history.ancestors(head.oid), _CHECKED):
             seen += 1
-            name = _signer(commit)
+            found = signature(commit)
+            name = found["status"] if found["status"] in ("none", "invalid") else found["key"]
             counts[name] = counts.get(name, 0) + 1
     except CorruptObject:
         pass  # those before the damage are counted
     return {"commits": seen, "by_key": [{"key": key, "commits": count} for key, count in counts.items()]}
 
 
-def _signer(commit: Commit) -> str:
-    """The key of the signature; "none" without one, "invalid" for a bad one."""
+def signature(commit: Commit) -> Answer:
+    """Whether the signature of a commit is good, and its key."""
     if commit.signature is None:
-        return "none"
+        return {"status": "none", "key": None}
+    raw = commit.signature.signer
+    key = str(PublicKey(raw)) if len(raw) == 32 else raw.hex()
     try:
-        is_good = check(commit) == "good"
-    except VStateError:  # without the package cryptography
-        is_good = True
-    return str(PublicKey(commit.signature.signer)) if is_good else "invalid"
+        return {"status": "valid" if check(commit) == "good" else "invalid", "key": key}
+    except VStateError as error:  # without the package cryptography
+        return {"status": "unchecked", "key": key, "reason": str(error)}
 
 
 def _gc(repo: Repository, progress: UpkeepProgress) -> Answer:

@@ -16,11 +16,10 @@ from vstate.readers.shown import Shown
 from vstate.repo.names.refs import HEADS, REMOTES, TAGS, typed_ref
 from vstate.repo.repository import Repository
 from vstate.repo.rules.policies import OURS, THEIRS
-from vstate.repo.rules.signing import PublicKey, check
 from vstate.repo.search.texts import find_text
 from vstate.viewer.changing import Changing
 from vstate.viewer.comparing import change_page, key_changes
-from vstate.viewer.health import health
+from vstate.viewer.health import health, signature
 from vstate.viewer.keys import key_page
 from vstate.viewer.life import blame_document, versions
 from vstate.viewer.listing import Listings, Query, readable_changes, refs_by_commit
@@ -132,22 +131,11 @@ class Reading:
             "short": commit.short,
             "refs": refs,
             "events": event_documents(commit),
-            "signature": self._signature(commit),
+            "signature": signature(commit),
             "changes": [change_document(change) for change in islice(diff.values(), _MOST_CHANGES)],
             "more": max(len(diff) - _MOST_CHANGES, 0),
             "damage": damage,
         }
-
-    def _signature(self, commit: Commit) -> Answer:
-        if commit.signature is None:
-            return {"status": "none", "key": None}
-        raw = commit.signature.signer
-        key = str(PublicKey(raw)) if len(raw) == 32 else raw.hex()
-        try:
-            status = {"good": "valid", "bad": "invalid", "unsigned": "none"}[check(commit)]
-        except VStateError as error:  # without the package cryptography
-            return {"status": "unchecked", "key": key, "reason": str(error)}
-        return {"status": status, "key": key}
 
     def keys(self, given: Parameters) -> Answer:
         """A page of the tree of keys."""

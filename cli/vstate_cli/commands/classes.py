@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import os
+import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from symtable import symtable
 
 import click
 
@@ -21,6 +23,7 @@ from vstate_cli.suggestions import REV
 
 FOUND, UNSURE, MISSING, BY_VALUE = "found", "unsure", "missing", "by value"
 _WIDEST_NAME = 50
+_STAR = re.compile(r"^[ \t]*from\b.*\bimport[ \t(]*\*", re.MULTILINE)
 
 
 @command(
@@ -109,25 +112,11 @@ def _module(parts: list[str]) -> tuple[ModuleSpec | None, list[str]]:
 def _defined(source: Path, name: str) -> str:
     """Whether the source of a module binds the name at its top."""
     try:
-        tree = ast.parse(source.read_bytes())
+        with tokenize.open(source) as file:
+            text = file.read()
+        names = {each.get_name(): each for each in symtable(text, str(source), "exec").get_symbols()}
     except (OSError, SyntaxError, ValueError):
         return UNSURE
-    unsure = False
-    nodes: list[ast.AST] = [tree]
-    while nodes:
-        node = nodes.pop()
-        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            nodes += ast.iter_child_nodes(node)
-        match node:
-            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
-                if node.name == name:
-                    return FOUND
-                unsure = unsure or node.name == "__getattr__"
-            case ast.Import() | ast.ImportFrom():
-                for alias in node.names:
-                    if (alias.asname or alias.name) == name:
-                        return FOUND
-                    unsure = unsure or alias.name == "*"
-            case ast.Name(id=bound, ctx=ast.Store()) if bound == name:
-                return FOUND
-    return UNSURE if unsure else MISSING
+    if name in names and (names[name].is_assigned() or names[name].is_imported()):
+        return FOUND
+    return UNSURE if "__getattr__" in names or _STAR.search(text) else MISSING
