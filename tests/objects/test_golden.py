@@ -11,7 +11,7 @@ import pytest
 import zstandard
 from blake3 import blake3
 from clock import standing_still
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_stream import noise
 
@@ -177,6 +177,7 @@ COMMITS = st.builds(
 
 
 @pytest.mark.slow
+@settings(max_examples=40)
 @given(COMMITS)
 def test_any_commit_is_decoded_to_what_it_was(commit: Commit) -> None:
     """Encoding and decoding loses nothing, and a signature covers everything but itself."""

@@ -101,7 +101,7 @@ _cuts = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 3), st.binary(m
 
 
 @pytest.mark.slow
-@settings(max_examples=1000 * LONGER)
+@settings(max_examples=400 * LONGER)
 @given(data=st.builds(_nearly, st.sampled_from(VALID), _edits, st.just([]) | _cuts))
 def test_only_value_errors_come_out(data: bytes) -> None:
     """From nearly valid bytes each decoder raises ValueError, or makes an object of the promised types."""

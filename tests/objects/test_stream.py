@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, product
 
 import pytest
 from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import sized
 
 from vstate.objects.canonical import encode
 from vstate.objects.ids import BLOB, INDEX, Link, NewObjects, Object, ObjectId
@@ -90,8 +91,16 @@ def edited(data: bytes, kind: str, where: float, size: int, seed: int) -> bytes:
             return data[:at] + bytes(size) + data[at:]
 
 
+def cut_alike(data: bytes, previous: Chunks | None) -> Chunks:
+    """The chunks of the data, which are those of a cut anew."""
+    link, chunks, _ = split(data, previous)
+    full_link, full, _ = split(data)
+    assert (link, chunks, chunks.indexes) == (full_link, full, full.indexes)
+    return chunks
+
+
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.one_of(st.integers(0, 120_000), st.integers(200_000, 300_000)), edits)
 def test_cutting_from_an_older_version_changes_nothing(length: int, steps: list) -> None:
     """After any edits, the incremental cut gives the link, the chunks and the bytes of a cut anew."""
@@ -102,60 +111,52 @@ def test_cutting_from_an_older_version_changes_nothing(length: int, steps: list)
     for step in steps:
         data = edited(data, *step)
         link, chunks = stored.split(data, previous)
-        full_link, full_chunks, _ = split(data)
-        assert (link, chunks, chunks.indexes) == (full_link, full_chunks, full_chunks.indexes)
+        previous = cut_alike(data, previous)
+        assert chunks == previous
         assert stored.read(link) == data
-        previous = chunks
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(-5, 6))
 @pytest.mark.parametrize("into", [-200, -1, 0, 1, 200])
-@pytest.mark.parametrize("blocks", [1, 2])
-def test_an_end_close_to_that_of_a_block(blocks: int, chunk: int, into: int) -> None:
+def test_an_end_close_to_that_of_a_block(into: int) -> None:
     """A stream that ends at, or near, the end of a block does not prove how a longer one is cut there."""
     data = noise(300_000)
     ends = list(accumulate(split(data)[1].lengths))
-    cut = ends[bisect_left(ends, blocks * BLOCK_BYTES) + chunk] + into
-    for before, after in ((data[:cut], data), (data, data[:cut]), (data[:cut], data[: cut + 50])):
-        previous = split(before, split(before)[1])[1]
-        link, chunks, _ = split(after, previous)
-        full_link, full_chunks, _ = split(after)
-        assert (link, chunks, chunks.indexes) == (full_link, full_chunks, full_chunks.indexes)
+    for blocks, chunk in product([1, 2], [-5, -1, 0, 1]):
+        cut = ends[bisect_left(ends, blocks * BLOCK_BYTES) + chunk] + into
+        for before, after in ((data[:cut], data), (data, data[:cut]), (data[:cut], data[: cut + 50])):
+            cut_alike(after, split(before, split(before)[1])[1])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [b"", b"!", b"?!"])
 def test_an_edit_right_behind_a_chunk(change: bytes) -> None:
     """The byte behind a chunk helps to decide its end: if that byte changes, the chunk is cut again."""
-    data = noise(150_000)
+    data = noise(80_000)
     previous = split(data, split(data)[1])[1]
     moved, end = 0, 0
     for number, length in enumerate(previous.lengths[:-1], 1):
         end += length
         after = data[:end] + change + data[end + 1 :]
-        link, chunks, _ = split(after, previous)
-        full_link, full, _ = split(after)
-        assert (link, chunks, chunks.indexes) == (full_link, full, full.indexes)
-        assert chunks.prints == split(after, full)[1].prints
-        moved += full.ids[:number] != previous.ids[:number]
-        once_more = split(data, chunks)
-        assert once_more[:2] == (split(data)[0], previous)
-        assert once_more[1].prints == previous.prints
-    assert moved > 100
+        chunks = cut_alike(after, previous)
+        assert chunks.prints == split(after, split(after)[1])[1].prints
+        moved += chunks.ids[:number] != previous.ids[:number]
+        once_more = cut_alike(data, chunks)
+        assert (once_more, once_more.prints) == (previous, previous.prints)
+    assert moved > 50
 
 
 @pytest.mark.slow
 def test_an_edit_right_behind_a_block_that_ends_with_a_chunk() -> None:
     """A block does not prove a chunk that ends with the block: the byte behind may move that end."""
-    long = noise(200_000)
+    long = noise(150_000)
     moved = 0
     for end in accumulate(split(long)[1].lengths):
         data = long[max(end - BLOCK_BYTES, 0) :]
         first = split(data, split(data)[1])[1]
         if BLOCK_BYTES not in accumulate(first.lengths):
             continue
-        for byte in (b"a", b"b", b"c"):
+        for byte in (b"a", b"b"):
             after = data[:BLOCK_BYTES] + byte + data[BLOCK_BYTES + 1 :]
             full = split(after)[1]
             assert split(after, first)[1] == full
@@ -192,7 +193,7 @@ def test_sizes_around_one_blob(length: int, fill: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bound", [bound for bound, _ in CHUNK_SIZES if bound is not None])
+@pytest.mark.parametrize("bound", sized([8 * MIB], [bound for bound, _ in CHUNK_SIZES if bound]))
 def test_crossing_a_bound_of_the_chunk_size(bound: int) -> None:
     """A stream that crosses a bound is cut with the chunk size of its new length."""
     assert chunk_size(bound - 1) < chunk_size(bound)
@@ -208,7 +209,7 @@ def test_crossing_a_bound_of_the_chunk_size(bound: int) -> None:
     assert stored.read(link) == data[: bound - 1]
 
 
-@pytest.mark.parametrize("length", [BLOB_BYTES + 1, 100_000, 1_000_000, 9 * 1024 * 1024])
+@pytest.mark.parametrize("length", [BLOB_BYTES + 1, 1_000_000])
 def test_all_zero_data(length: int) -> None:
     """A long run of zeros, whose chunks are all the same, is stored once, read back, and edited."""
     data = bytearray(length)
@@ -220,23 +221,6 @@ def test_all_zero_data(length: int) -> None:
     link, again = stored.split(bytes(data), chunks)
     assert (link, again) == split(bytes(data))[:2]
     assert stored.read(link) == data
-
-
-@pytest.mark.slow
-def test_an_append_writes_little_however_long_the_stream() -> None:
-    """Appending 450 bytes writes a chunk and one index node a level, at 300 KB and at 6 MB alike."""
-    costs = {}
-    for length in (300_000, 6_000_000):
-        stored = Stored()
-        data = noise(length)
-        _, chunks = stored.split(data)
-        before = stored.written
-        for i in range(20):
-            data += noise(450, b"%d" % i)
-            _, chunks = stored.split(data, chunks)
-        costs[length] = (stored.written - before) / 20
-    assert costs[300_000] < 10_000
-    assert costs[6_000_000] < 14_000
 
 
 def test_an_append_makes_the_last_nodes_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,11 +239,17 @@ def test_an_append_makes_the_last_nodes_only(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.slow
-def test_an_edit_in_the_middle_writes_little() -> None:
-    """Inserting a byte into 5 MB writes a chunk or two and one index node a level."""
+@pytest.mark.parametrize("length", [300_000, 6_000_000])
+def test_an_edit_writes_little_however_long_the_stream(length: int) -> None:
+    """An append, or a byte in the middle, writes a chunk or two and one index node a level."""
     stored = Stored()
-    data = noise(5_000_000)
+    data = noise(length)
     _, chunks = stored.split(data)
+    before = stored.written
+    for i in range(20):
+        data += noise(450, b"%d" % i)
+        _, chunks = stored.split(data, chunks)
+    assert (stored.written - before) / 20 < 14_000
     before = stored.written
     for at in random.Random(1).sample(range(len(data)), 10):
         stored.split(data[:at] + b"!" + data[at:], chunks)
@@ -284,7 +274,7 @@ def test_objects_of_the_older_version_are_not_given_again() -> None:
 
 def test_index_nodes_are_bounded() -> None:
     """An index node has from 2 to 256 items, but for a last one, and lengths that add up."""
-    link, chunks, objects = split(noise(7_000_000))
+    link, chunks, objects = split(noise(2_000_000))
     nodes = {oid: read_index(bytes(body)) for oid, (kind, body) in objects.items() if kind is INDEX}
     assert all(1 <= len(items) <= 256 for _, items in nodes.values())
     assert sum(size for _, size in nodes[link.id][1]) == link.length
@@ -311,7 +301,19 @@ def test_lengths_that_do_not_add_up_are_refused() -> None:
         join(stored.bodies, Chunks(chunks.ids, (chunks.lengths[0] + 1, *chunks.lengths[1:])))
 
 
-@pytest.mark.parametrize("together", [0, 8 * MIB, 64 * MIB])
+def test_an_index_that_leads_to_one_chunk_again_and_again() -> None:
+    """A forged index of few bytes, with one chunk of one byte 2**25 times, is refused, and not followed."""
+    stored = Stored()
+    item, size = ObjectId.of(BLOB, b"x"), 1
+    for height in range(1, 6):
+        body = encode([height, item * 32, [size] * 32])
+        item, size = ObjectId.of(INDEX, body), size * 32
+        stored.objects[item] = Object(INDEX, body)
+    with pytest.raises(ValueError, match="has more than"):
+        read_chunks(stored.bodies, Link(item, size))
+
+
+@pytest.mark.parametrize("together", [8 * MIB, 64 * MIB])
 @pytest.mark.slow
 def test_streams_that_are_cut_together(together: int) -> None:
     """A stream is cut as one of the given length, and an earlier version never changes the result."""

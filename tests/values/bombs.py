@@ -22,19 +22,15 @@ if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / "cli")]
 
 from vstate_cli import changes, values
-from vstate_cli.app import cli
 from vstate_cli.commands.bisect import Condition
 from vstate_cli.output import Output
 
 from vstate import Disk, InvalidInput
 from vstate.objects import tree
-from vstate.objects.canonical import encode
-from vstate.objects.ids import BLOB, INDEX, NewObjects, Object, ObjectId
-from vstate.objects.stream import split
+from vstate.objects.ids import NewObjects
 from vstate.repo.compare.details import Detail, details
 from vstate.repo.repository import Repository
 from vstate.values.budget import InertError
-from vstate.values.entry import BYTES, PICKLE, TEXT
 from vstate.values.inert import read
 from vstate.values.instance import Instance
 from vstate.values.plain import plain
@@ -175,7 +171,6 @@ BOMBS: dict[str, Callable[[], bytes | Bomb]] = {
     # Refused, or small when they are read.
     "lists": lambda: b"]" * (4 * MILLION) + b".",
     "marks": lambda: b"(" * (4 * MILLION) + b".",
-    "nested frozensets": lambda: b"(" * MILLION + b"\x91" * MILLION + b".",
     "nested records": lambda: b"ca\nb\n" + b")R" * MILLION + b".",
     "a nested key": lambda: b"})" + b"\x85" * 100_000 + b"Ns.",
     "a key of shared tuples": lambda: b"})" + b"2\x86" * 100 + b"Ns.",
@@ -198,31 +193,18 @@ BOMBS: dict[str, Callable[[], bytes | Bomb]] = {
     ),
     "digits": lambda: (b"L" + b"9" * 4200 + b"L\n0") * 15_000 + b"N.",
     "old texts": lambda: b"S'\\q'\n0" * 600_000 + b"N.",
-    "escapes": lambda: b"S'" + b"\\x41" * (4 * MILLION) + b"'\n.",
     "a scattered memo": lambda: b"N" + b"".join(b"r" + le(7 * n + 5, 4) for n in range(MILLION)) + b".",
     "names": lambda: text(b"a" * 400) + b"\x94" + b"h\0h\0\x93" * 900_000 + b".",
     "a name of a megabyte": lambda: b"c" + b"\x1b[2J" * 250_000 + b"\n" + b"a." * 500_000 + b"\n.",
-    "attributes": lambda: calls(b"builtins\ngetattr", b"ca\nb\n" + text(b"a" * 900) + b"\x86"),
     "calls of calls": lambda: b"ca\n" + b"b" * 900 + b"\n" + b")R" * MILLION + b".",
-    "new objects of one tuple": lambda: calls(b"copyreg\n__newobj__", b"(ca\nb\n" + NONES + b"t"),
     "paths of one tuple": lambda: calls(b"pathlib\nPath", b"(" + NONES + b"t"),
-    "keywords of many": lambda: (
-        b"ca\nb\n\x94}("
-        + b"".join(b"\x8c\x06%06dN" % n for n in range(100_000))
-        + b"u\x94]("
-        + b"h\0)h\1\x92" * 300_000
-        + b"e."
-    ),
     "arrays of one buffer": lambda: calls(
         b"numpy.core.numeric\n_frombuffer",
         b"(" + binary(bytes(100_000)) + dtype("V1000") + b"M\x64\0\x85\x8c\x01Ct",
     ),
     "read-only buffers": lambda: Bomb(*2 * (b"](" + b"\x97" + b"\x982" * MILLION + b"e.",), [bytes(10)]),
     # Read, then shown, and compared with a second reading.
-    "lists inside of each other": lambda: b"]" * 9_900 + b"a" * 9_899 + b".",
     "billion laughs of tuples": lambda: b"N\x85" + b"2\x86" * 9_900 + b".",
-    "a text of newlines": lambda: text(b"\n" * (64 * MILLION)) + b".",
-    "bytes in many places": lambda: shared(binary(bytes(64 * 1024)), 100_000),
     "an array that says to be long": lambda: array(b"C\0", "f8", b"(" + long(2**61) * 63 + b"t") + b".",
     "a frame with names of one hash": lambda: frame(
         array_of("i1", 9000, 1, data=binary(bytes(9000))),
@@ -259,9 +241,6 @@ BOMBS: dict[str, Callable[[], bytes | Bomb]] = {
         ),
         [struct.pack("<2i", 0, 8 * MILLION) * MILLION + bytes(4), bytes(8 * MILLION)],
     ),
-    "a chat of many messages": lambda: listed(
-        (b"}(" + word("role") + word("user") + word("content") + b"]" * 20 + b"a" * 19 + b"u") * 20_000
-    ),
     "messages of one long text, in many blocks": lambda: (
         b"\x80\x05"
         + (word("text") + b"\x940}" + b"h\0" + text(b"a" * (20 * MILLION)) + b"s\x940")
@@ -289,7 +268,6 @@ BOMBS: dict[str, Callable[[], bytes | Bomb]] = {
     "a text in many places, and one more": lambda: pair(
         b"", b"Na", lambda more: shared(text(b"q" * (10 * MILLION)), 100_000)[:-1] + more + b"."
     ),
-    "one long tuple in many records": lambda: calls(b"a\nb", b"(" + b"N" * 100_000 + b"t", b"\x81", 20_000),
     "long paths": lambda: pair(
         b"K\1",
         b"K\2",
@@ -303,17 +281,8 @@ BOMBS: dict[str, Callable[[], bytes | Bomb]] = {
     "texts of long lines": lambda: pair(
         b"a", b"b", lambda letter: text((b"\1" * 30_000 + letter + b"\n") * 60) + b"."
     ),
-    "texts of lines of three kinds": lambda: Bomb(
-        *(
-            text(b"".join(b"abc"[(seed * n * n >> 5) % 3 :][:1] + b"\n" for n in range(1, 1990))) + b"."
-            for seed in (0x9E3779B97F4A7, 0xC2B2AE3D27D4F)
-        )
-    ),
 }
 """Each is read, shown and compared, or refused."""
-
-
-# --- stores that are made to cost much
 
 
 def plant(store: Path, *versions: tuple[bytes, NewObjects]) -> None:
@@ -331,52 +300,11 @@ def plant(store: Path, *versions: tuple[bytes, NewObjects]) -> None:
             parents = (commit,)
 
 
-def long_part(codec: int, data: bytes, name: str) -> tuple[bytes, NewObjects]:
-    """A version that is one long part."""
-    link, _, objects = split(data)
-    return encode([codec, [link] if codec == PICKLE else link, len(data), name]), objects
-
-
-def index(height: int, items: Sequence[tuple[ObjectId, int]]) -> tuple[ObjectId, Object]:
-    body = encode([height, b"".join(oid for oid, _ in items), [size for _, size in items]])
-    return ObjectId.of(INDEX, body), Object(INDEX, body)
-
-
-def index_of_one_chunk() -> tuple[bytes, NewObjects]:
-    """A stream whose index leads to one chunk of one byte 2**25 times."""
-    blob = ObjectId.of(BLOB, b"x")
-    objects: NewObjects = {blob: Object(BLOB, b"x")}
-    item, size = blob, 1
-    for height in range(1, 6):
-        item, node = index(height, [(item, size)] * 32)
-        objects[item] = node
-        size *= 32
-    return encode([BYTES, (item, size), size, "bytes"]), objects
-
-
-STORED: dict[str, Callable[[], list[tuple[bytes, NewObjects]]]] = {
-    "stored: a text of which one character is wide": lambda: [
-        long_part(TEXT, b"a" * (64 * MILLION) + "\U0001f600".encode(), "str")
-    ],
-    "stored: an index of one chunk": lambda: [index_of_one_chunk()],
-}
-"""In a store, where the command shows and compares them."""
-
-
-COMMANDS = ["show HEAD bomb", "show HEAD bomb --json", "diff", "diff --json", "log"]
-
-QUICK = (
-    """
-lists; marks; nested records; a key of shared tuples; colliding members; one key of a taken hash, often
-a name of a megabyte; paths of one tuple; keywords of many; lists inside of each other
-billion laughs of tuples; an array that says to be long
-Arrow texts that are one text, often; a text in many places, and one more
-long paths; a laugh in many places; texts of long lines
-stored: an index of one chunk
-""".strip()
-    .replace("\n", "; ")
-    .split("; ")
-)
+QUICK = [
+    *("lists", "a key of shared tuples", "colliding members", "one key of a taken hash, often"),
+    *("paths of one tuple", "billion laughs of tuples", "an array that says to be long", "long paths"),
+    "texts of long lines",
+]
 """In the short run. Each other one is like one of these in how it is made or in the limit that stops it."""
 
 
@@ -519,34 +447,10 @@ def cost_of(directory: Path) -> Cost:
     return clock.cost("read")
 
 
-def cost_of_command(store: Path, *line: str) -> Cost:
-    """Running the command in this process, its output thrown away."""
-    sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # the process ends with it
-    errors = sys.stderr = io.StringIO()
-    clock = Meter()
-    try:
-        cli(["-s", str(store), *line], prog_name="vstate")
-    except SystemExit as end:
-        clock.took(" ".join(line))
-        return clock.cost(f"{end.code}, {errors.getvalue()}" if end.code else "shown")
-
-
-def measured(name: str) -> list[Cost]:
-    """The cost of showing and comparing the bomb; of each command, for a stored one."""
-
-    def limited(function: Callable[..., Cost], *args: Any) -> Cost:
-        def run() -> Cost:
-            resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
-            resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS))
-            return function(*args)
-
-        return Cost(*apart(run))
-
+def measured(name: str) -> Cost:
+    """The cost of showing and comparing the bomb."""
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
-        if name in STORED:
-            apart(lambda: plant(directory / "store", *STORED[name]()))
-            return [limited(cost_of_command, directory / "store", *line.split()) for line in COMMANDS]
 
         def build() -> None:
             made = BOMBS[name]()
@@ -556,8 +460,13 @@ def measured(name: str) -> list[Cost]:
             for number, buffer in enumerate(bomb.buffers):
                 (directory / f"buffer{number}").write_bytes(buffer)
 
+        def limited() -> Cost:
+            resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+            resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS))
+            return cost_of(directory)
+
         apart(build)
-        return [limited(cost_of, directory)]
+        return Cost(*apart(limited))
 
 
 if __name__ == "__main__":

@@ -15,8 +15,6 @@ import vstate
 from vstate import CannotLoad, Disk, Versioned
 from vstate.values import builders, evolution
 from vstate.values.entry import encode_value
-from vstate.values.inert import read
-from vstate.values.instance import Instance
 from vstate.values.pickling import dumps, loads
 
 NEXT = (3450 + 50 * (sys.version_info.minor - 10)).to_bytes(2, "little") + b"\r\n"
@@ -144,17 +142,6 @@ def test_a_reader_makes_a_class_once() -> None:
         builders.by_id.clear()
         read = [loads(*value) for value in order]
         assert [value.limit for value in read] == [limit, limit]
-
-
-def test_the_fields_without_the_class() -> None:
-    """The data of an object is read without its class, and without its definition."""
-    local = type("Local", (), {"__module__": "__main__"})
-    value = local()
-    value.goal = "go"
-    data, buffers = dumps([value])
-    found: Any = read(data, [bytes(len(buffer)) for buffer in buffers])
-    assert isinstance(found[0], Instance)
-    assert (found[0].type, found[0].fields) == ("__main__.Local", {"goal": "go"})
 
 
 # Globals
@@ -362,20 +349,6 @@ def test_a_rotated_key_is_not_in_the_store(tmp_path: Path) -> None:
     rows += [zstandard.decompress(row[1:]) for row in rows if row[1:5] == b"\x28\xb5\x2f\xfd"]
     assert any(b"Agent" in row for row in rows)
     assert not [key for key in keys for row in rows if key.encode() in row]
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "class A(typing.NamedTuple): a: int\nV = A(1)",
-        "class A:\n __slots__ = ('a',)\nV = A()",
-        "class A(enum.Enum): RED = 1\nV = A.RED",
-    ],
-)
-def test_a_kind_of_class(source: str) -> None:
-    """Its objects come back with a class of this name."""
-    value = _main(f"import enum, typing\n{source}")["V"]
-    assert repr(_stored(value)[1]).partition(" at 0x")[0] == repr(value).partition(" at 0x")[0]
 
 
 # Classes without a definition

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import pickle
 import subprocess
@@ -177,14 +176,12 @@ def _in_context(made: BaseException) -> BaseException:
 EXAMPLES = [
     TwoArguments("search", 3),
     KeywordOnly(status=4),
-    KeywordOnly("text", status=4),
     Slotted(4),
     _with(NoInit("x"), status=4),
     _with(Doubling("x"), status=4),
     NoField(status=4),
     Gathered("job", [TwoArguments("a", 1), ValueError("b")]),
     Data(4, [1]),
-    Data(status=4, parts=[1]),
     FrozenData(4),
     OfSystem("/none", tries=3),
     OfText("a.txt"),
@@ -194,19 +191,11 @@ EXAMPLES = [
     ExceptionGroup("several", [KeywordOnly(status=1), ExceptionGroup("inner", [TwoArguments("a", 1)])]),
     ValueError("x", 1),
     OSError(2, "No such file", "/none"),
-    FileExistsError(17, "there", "/a", None, "/b"),
     UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"),
-    ImportError("no", name="n", path="/p"),
     SyntaxError("bad", ("f.py", 1, 2, "x =", 1, 3)),
-    SystemExit(3),
-    KeyboardInterrupt(),
-    StopIteration(5),
     json.JSONDecodeError("bad", "{", 1),
     subprocess.CalledProcessError(2, ["ls"], output=b"out", stderr=b"err"),
-    subprocess.TimeoutExpired(["ls"], 3.0),
-    urllib.error.URLError("refused"),
     urllib.error.HTTPError("http://x.test", 429, "slow down", Message(), None),
-    asyncio.CancelledError("why"),
     KeyNotFound("k"),
     ReducesItself(status=4),
     _with(ReducesItself(status=4), __notes__=["while planning"]),

@@ -57,7 +57,7 @@ def _has_frames(data: bytes) -> bool:
 
 
 @pytest.mark.slow
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(_values, st.sampled_from([4, 5]), st.booleans())
 def test_frameless_changes_nothing_but_the_frames(value: Any, protocol: int, in_python: bool) -> None:
     """The same value, the same opcodes and no frames, from both of CPython's picklers; idempotent."""

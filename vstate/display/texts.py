@@ -15,13 +15,12 @@ _STEPS: Final = 500_000  # to align all lines and words of two texts
 _LONG_LINE: Final = 120  # characters; of a longer line only the changed parts are kept
 _AROUND: Final = 20  # characters beside a change in a long line
 _LONGEST_WORDS: Final = 20_000  # characters of a line that is compared by word
-_LONGEST_WORD: Final = 30
 _MOST_PIECE: Final = 400  # characters of a changed part
 _MOST_LINES: Final = 2000  # of all hunks
 _MOST_CHANGES: Final = 10  # of bytes
 _MOST_BYTES: Final = 64  # of a change
 _NEAR: Final = 8  # equal bytes between two changes that are shown as one
-_WORD: Final = re.compile(r"\w+|\s+|[^\w\s]")
+_WORD: Final = re.compile(r"\w{1,30}|\s+|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,42 +134,25 @@ def _short(text: str) -> tuple[Piece, ...]:
 
 
 def _by_word(old: str, new: str, aligner: Aligner) -> tuple[LineChange, LineChange]:
-    """The old and the new line, with the words that changed."""
-    start, end = common_ends(old, new)
-    inside, other = old[start : len(old) - end], new[start : len(new) - end]
-    a, b = [[inside]], [[other]]
-    if max(len(inside), len(other)) <= _LONGEST_WORDS and aligner.left > 0:
-        # Whole words: a change inside a word of usual length marks the word.
-        back = forth = 0
-        while back < min(start, _LONGEST_WORD) and (_joins(old, start - back) or _joins(new, start - back)):
-            back += 1
-        while forth < min(end, _LONGEST_WORD) and (
-            _joins(old, len(old) - end + forth) or _joins(new, len(new) - end + forth)
-        ):
-            forth += 1
-        start -= back if back < _LONGEST_WORD else 0
-        end -= forth if forth < _LONGEST_WORD else 0
-        words, others = (_WORD.findall(text[start : len(text) - end]) for text in (old, new))
-        a, b = [], []
-        row = column = 0
-        for x, y in [*aligner.matches(words, others), (len(words), len(others))]:
-            a.append(["".join(words[row:x]), words[x] if x < len(words) else ""])
-            b.append(["".join(others[column:y]), others[y] if y < len(others) else ""])
-            row, column = x + 1, y + 1
+    """The old and the new line, with the words that changed; of a long line, the part that changed."""
+    if max(len(old), len(new)) <= _LONGEST_WORDS and aligner.left > 0:
+        words, others = _WORD.findall(old), _WORD.findall(new)
+        ends = [*aligner.matches(words, others), (len(words), len(others))]
+    else:
+        start, end = common_ends(old, new)
+        words, others = (
+            [text[:start], text[start : len(text) - end], text[len(text) - end :]] for text in (old, new)
+        )
+        ends = [(0, 0), (2, 2)]
     lines = []
-    for sign, text, parts in (("-", old, a), ("+", new, b)):
-        pieces = [Piece(text[:start])]
-        for changed, *same in parts:
-            pieces.append(Piece(changed, True))
-            pieces.append(Piece("".join(same)))
-        pieces.append(Piece(text[len(text) - end :]))
-        lines.append(_line(sign, _joined(pieces), start))
+    for sign, parts, side in (("-", words, 0), ("+", others, 1)):
+        pieces, at = [], 0
+        for pair in ends:
+            end = pair[side]
+            pieces += [Piece("".join(parts[at:end]), True), Piece("".join(parts[end : end + 1]))]
+            at = end + 1
+        lines.append(_line(sign, _joined(pieces)))
     return lines[0], lines[1]
-
-
-def _joins(text: str, at: int) -> bool:
-    """Whether a word goes on across this place."""
-    return 0 < at < len(text) and bool(_WORD.fullmatch(text[at - 1 : at + 1]))
 
 
 def _joined(pieces: list[Piece]) -> list[Piece]:
@@ -186,7 +168,7 @@ def _joined(pieces: list[Piece]) -> list[Piece]:
     return found
 
 
-def _line(sign: str, pieces: list[Piece], start: int) -> LineChange:
+def _line(sign: str, pieces: list[Piece]) -> LineChange:
     """The line; of a long line, the changed pieces and a few characters beside each."""
     if sum(len(piece.text) for piece in pieces) <= _LONG_LINE:
         return LineChange(sign, tuple(pieces))
@@ -202,6 +184,7 @@ def _line(sign: str, pieces: list[Piece], start: int) -> LineChange:
             short.append(piece)
         else:
             short.append(Piece(f"{text[:head]}…{text[len(text) - tail :]}"))
+    start = 0 if pieces[0].is_changed else len(pieces[0].text)
     return LineChange(sign, tuple(short), start + 1)
 
 

@@ -15,7 +15,7 @@ from vstate.integrations.branches import BranchName, branch_of
 from vstate.integrations.openai_agents import ITEMS, READER, History
 from vstate.integrations.opening import first_labels, sqlite_tables
 from vstate.patterns.journal import Journal
-from vstate.readers.table import marks
+from vstate.readers.stored import marks
 from vstate.repo.repository import Repository
 
 _MAIN: Final = "main"

@@ -26,7 +26,7 @@ from vstate.kv.url import location_of, open_store
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.patterns.journal import I, Journal, Journals
-from vstate.readers.table import marks
+from vstate.readers.stored import marks
 from vstate.repo.repository import Repository
 from vstate.repo.rules.keeps import Keep
 from vstate.repo.rules.labels import Label

@@ -15,8 +15,7 @@ from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import Commit
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import Node
-from vstate.readers.stored import READER, Kept, Stored, Values
-from vstate.readers.table import find_reader
+from vstate.readers.stored import READER, Kept, Stored, Values, find_reader
 from vstate.recent import Recent
 from vstate.repo.objects import Objects
 from vstate.repo.repository import Repository
@@ -54,7 +53,7 @@ class Shown(Repository):
 
     def __init__(self, repo: Repository) -> None:
         self._made = _Made(repo.store)
-        self._values = Values()
+        self._values = Values(self)
         self._roots = Recent[ObjectId, tuple[ObjectId | None, int]](_MOST_ROOTS)
         self._plain: set[ObjectId] = set()
         self._last = Recent[ObjectId | None, Stored](_MOST_LAST)

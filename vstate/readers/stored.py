@@ -1,8 +1,9 @@
-"""Stored: the keys of a commit as they are stored, for a reader."""
+"""Stored: the keys of a commit as they are stored, for a reader; and the readers by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -33,35 +34,34 @@ class Kept(NamedTuple):
 class Values:
     """The values of entries as plain data. Those that were asked for last stay in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, core: Core) -> None:
+        self._core = core
         self._kept = Recent[object, tuple[Any, int]](_KEPT_BYTES, itemgetter(1), least=1)
 
-    def made(
-        self,
-        key: str,
-        data: bytes,
-        parse: Callable[[str, bytes], Entry],
-        reader: Callable[[], Reader],
-        make: Callable[[Any], Any],
-    ) -> Any:
+    def made(self, key: str, data: bytes, make: Callable[[Any], Any], ahead: ItemsAhead | None = None) -> Any:
         """The result of a function of the value of an entry, shared: it is not to be changed."""
         found = self._kept.get((data, make))
         if found is not None:
             return found[0]
-        entry = parse(key, data)
-        if make is not _itself:
-            value = make(self.made(key, data, parse, reader, _itself))
-        elif entry.codec != PICKLE:
-            value = inspect_value(entry, reader())
-        elif entry.size > INSPECT_BYTES:
-            raise InvalidInput(f"{key} has {entry.size:,} bytes, which is too long to show")
+        entry = self._core.parse_entry(key, data)
+        if make is _itself:
+            value = _plain(key, entry, self._core.objects if ahead is None else ahead.of(key))
         else:
-            (pickled, *buffers), _ = read_parts(entry, reader())
-            value, is_plain = recipes.read(bytes(pickled), buffers, Limits())
-            if not is_plain:
-                raise InvalidInput(f"{key} is no plain data")
+            value = make(self.made(key, data, _itself, ahead))
         self._kept[data, make] = value, max(entry.size, _LEAST)
         return value
+
+
+def _plain(key: str, entry: Entry, reader: Reader) -> Any:
+    if entry.codec != PICKLE:
+        return inspect_value(entry, reader)
+    if entry.size > INSPECT_BYTES:
+        raise InvalidInput(f"{key} has {entry.size:,} bytes, which is too long to show")
+    (pickled, *buffers), _ = read_parts(entry, reader)
+    value, is_plain = recipes.read(bytes(pickled), buffers, Limits())
+    if not is_plain:
+        raise InvalidInput(f"{key} is no plain data")
+    return value
 
 
 def _itself(value: Any) -> Any:
@@ -95,22 +95,14 @@ class Stored:
 
     def value(self, key: str, data: bytes) -> Any:
         """The value of an entry as plain data. Raises InvalidInput, or InertError, for any other one."""
-        return self._made(key, data, _itself)
+        return self._values.made(key, data, _itself)
 
     def values(self, prefix: str, make: Callable[[Any], Any] = _itself) -> Iterator[Any]:
         """The values of the keys that begin with `prefix`, in order, or the results of a function of them."""
         rows = [*self.entries(prefix)]
         ahead = ItemsAhead(rows, self._core.objects) if self._core.store.remote else None
         for key, data in rows:
-            yield self._made(key, data, make, ahead)
-
-    def _made(
-        self, key: str, data: bytes, make: Callable[[Any], Any], ahead: ItemsAhead | None = None
-    ) -> Any:
-        def reader() -> Reader:
-            return self._core.objects if ahead is None else ahead.of(key)
-
-        return self._values.made(key, data, self._core.parse_entry, reader, make)
+            yield self._values.made(key, data, make, ahead)
 
     def records(self, prefix: str) -> Iterator[Any]:
         """The records of the journal below a prefix, oldest first."""
@@ -132,3 +124,45 @@ class Stored:
                 return None
             found += records[len(seen) :]
         return found
+
+
+# The readers
+
+_READERS: Final[Mapping[str, tuple[str, str, str | None]]] = {
+    "agent_framework.history": ("chats", "agent_framework_state", "agent_framework_title"),
+    "agent_framework.workflow": ("chats", "workflow_state", None),
+    "burr": ("chats", "state_fields", None),
+    "crewai.checkpoint": ("chats", "checkpoint_fields", None),
+    "crewai.flow": ("chats", "state_fields", None),
+    "google_adk": ("chats", "adk_state", "adk_title"),
+    "langgraph": ("langgraph", "state", "title"),
+    "llama_index.chat": ("chats", "llama_state", "llama_title"),
+    "llama_index.run": ("chats", "llama_run_state", None),
+    "openai_agents": ("chats", "openai_state", "openai_title"),
+    "pydantic_ai": ("chats", "pydantic_ai_state", "pydantic_ai_title"),
+    "strands": ("chats", "strands_state", "strands_title"),
+}
+"""The module of each reader, its function of a state, and that of a title if it has one."""
+
+
+class BranchReader(NamedTuple):
+    """How the commits of one kind of branch read."""
+
+    state: Callable[[Stored], Mapping[str, Any]]
+    """The keys of a commit with their values: plain data, `Serialized`, or `Kept`."""
+    title: Callable[[Stored, Stored | None], str | None]
+    """The subject of a commit, by its keys and those of its first parent; None for its message."""
+
+
+def find_reader(name: object) -> BranchReader | None:
+    """The reader of this name, None if there is none here."""
+    if not isinstance(name, str) or name not in _READERS:
+        return None
+    module, state, title = _READERS[name]
+    found = import_module(f"vstate.readers.{module}")  # late: most stores need none
+    return BranchReader(getattr(found, state), getattr(found, title) if title else lambda *_: None)
+
+
+def marks(name: str) -> Mapping[str, str]:
+    """The key that the first commit of a branch sets, for its commits to read so."""
+    return {READER: name} if name in _READERS else {}

@@ -78,7 +78,7 @@ class _Merger:
             return made
         if not self._inner:
             raise Unmergeable("a dict with attributes cannot be merged by key", _written(path))
-        names = () if has_attributes else _names_of_fields(kind)
+        names = None if has_attributes else field_names(kind)
         if names:
             self._made[triple] = _BEGUN
             sides = [
@@ -238,12 +238,6 @@ def _put_together(made: Any, state: Any, items: Any, entries: _Fields) -> None:
         made.__dict__.update(attributes)
     for name, value in slots.items():
         setattr(made, name, value)
-
-
-def _names_of_fields(kind: type) -> tuple[str, ...]:
-    """The fields of a class whose objects are made with all of them: named tuples, structs of msgspec."""
-    names = getattr(kind, "_fields" if issubclass(kind, tuple) else "__struct_fields__", ())
-    return names if isinstance(names, tuple) else ()
 
 
 def _clash(base: Any, ours: Any, theirs: Any, path: _Path | None) -> Unmergeable:

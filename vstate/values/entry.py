@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import accumulate
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from vstate.errors import CorruptObject
 from vstate.objects.canonical import decode, encode
@@ -114,7 +114,6 @@ class Entry(NamedTuple):
     def decode(cls, data: bytes) -> Entry:
         """The entry that `data` encodes; ValueError when it encodes none."""
         raw, expiry = split_expiry(data) if data[:1] in EXPIRING else (data, None)
-        new: Any = tuple.__new__  # half the time of cls(…), which goes through a function written in Python
         try:
             fields = decode(raw)
             if type(fields) is not list:
@@ -134,7 +133,7 @@ class Entry(NamedTuple):
                         or length < 0
                     ):
                         raise ValueError("a malformed link")
-                    part = new(Link, (ObjectId(oid), length))
+                    part = Link(ObjectId(oid), length)
                     total += length
                 else:
                     total += len(part)
@@ -145,7 +144,7 @@ class Entry(NamedTuple):
             raise ValueError("a malformed entry")
         if type(size) is not int or size != total:
             raise ValueError("the sizes of an entry's parts do not add up")
-        return new(cls, (codec, tuple(parts), size, name, None, expiry, raw))  # type: ignore[no-any-return]
+        return cls(codec, tuple(parts), size, name, None, expiry, raw)
 
     @property
     def links(self) -> Iterator[Link]:
@@ -187,8 +186,7 @@ class OneBlobEntry(NamedTuple):
         else:
             return None
         if len(data) <= _LONGEST_SHORT and (size := _short_length(data[end:])):
-            # As in `Entry.decode`.
-            return tuple.__new__(cls, (codec, data, ObjectId(data[begin:end]), size))
+            return cls(codec, data, ObjectId(data[begin:end]), size)
         return None
 
 
@@ -250,12 +248,9 @@ def encode_unchecked(
     return _encode_pickle(value, previous, dump)
 
 
-_NONE: Final[frozenset[int]] = frozenset()
-
-
 def _atom(value: Any) -> Encoded:
     entry = encode([ATOM, value])
-    return tuple.__new__(Encoded, (entry, {}, (), len(entry), None, _NONE))  # as in `Entry.decode`
+    return Encoded(entry, {}, (), len(entry))
 
 
 def _encode_pickle(value: Any, previous: tuple[Chunks | None, ...], dump: Dump | None) -> Encoded:
@@ -269,7 +264,7 @@ def _encode_pickle(value: Any, previous: tuple[Chunks | None, ...], dump: Dump |
     name, size = type_name(value), len(data)
     if size <= INLINE_BYTES and not buffers:
         entry = encode([PICKLE, [data], size, name])
-        return tuple.__new__(Encoded, (entry, {}, (None,), size, check, _NONE))
+        return Encoded(entry, {}, (None,), size, check)
     return _encode_parts(PICKLE, [data, *buffers], name, previous, check)
 
 
@@ -285,7 +280,7 @@ def _encode_parts(
     chunks: list[Chunks | None] = []
     size = 0
     together = _together(parts) if len(parts) > 2 else {}
-    definitions = len(parts) > 1 and frozenset(
+    definitions = frozenset(
         i for i, part in enumerate(parts) if type(part) is memoryview and isinstance(part.obj, Definition)
     )
     for i, part in enumerate(parts):
@@ -305,8 +300,7 @@ def _encode_parts(
             for oid in (*known.ids, *known.indexes):
                 objects.pop(oid, None)
     entry = encode([codec, payload if codec == PICKLE else payload[0], size, name])
-    # As in `Entry.decode`.
-    return tuple.__new__(Encoded, (entry, objects, tuple(chunks), size, check, definitions or _NONE))
+    return Encoded(entry, objects, tuple(chunks), size, check, definitions)
 
 
 def _together(parts: Sequence[bytes | memoryview]) -> dict[int, int]:
@@ -372,14 +366,13 @@ def decode_value(entry: Entry | OneBlobEntry, reader: Reader, *, allow: Allow | 
         else:
             value, evolved = loads_allowed(data, buffers, allow, names)
         sets = (EMPTY_SET in data or FROZENSET in data) and may_hold(data, EMPTY_SET, FROZENSET)
-        # As in `Entry.decode`.
-        return tuple.__new__(Decoded, (value, chunks, size, evolved or sets, names))
+        return Decoded(value, chunks, size, evolved or sets, names)
     if codec == TEXT:
         try:
-            return tuple.__new__(Decoded, (str(data, "utf-8"), chunks, size, False, ()))
+            return Decoded(str(data, "utf-8"), chunks, size)
         except UnicodeDecodeError as error:
             raise ValueError(f"a text entry is not UTF-8: {error}") from error
-    return tuple.__new__(Decoded, (bytes(data), chunks, size, False, ()))
+    return Decoded(bytes(data), chunks, size)
 
 
 ONE_BLOB: tuple[Chunks | None, ...] = (None,)

@@ -79,19 +79,6 @@ def read(
     return Machine(data, buffers, limits or Limits()).result()
 
 
-def names(
-    data: bytes, buffers: Sequence[bytes | bytearray | memoryview] = (), *, limits: Limits | None = None
-) -> dict[str, bytes]:
-    """The full names of the classes and functions in the pickle `data`, as `read` reads it.
-
-    Each has the magic number of the Python that compiled it, if it is a class that is stored by value, else
-    no bytes. Raises InertError.
-    """
-    machine = Machine(data, buffers, limits or Limits())
-    machine.result()
-    return machine.budget.names
-
-
 Handlers = list[Callable[[Any], None]]
 """A function of the machine for each opcode."""
 

@@ -40,17 +40,20 @@ def inspect_value(entry: Entry, reader: Reader, *, limit: int = INSPECT_BYTES) -
     return bytes(parts[0])
 
 
-def named_in(entry: Entry, reader: Reader, *, limit: int = INSPECT_BYTES) -> dict[str, bytes]:
-    """The classes and functions that a pickled value names, as `inert.names` finds them.
+def named_in(entry: Entry, reader: Reader) -> dict[str, bytes]:
+    """The full names of the classes and functions that a pickled value names.
 
-    Raises InvalidInput for a value of more than `limit` bytes, and InertError for a malformed pickle.
+    Each has the magic number of the Python that compiled it, if it is a class that is stored by value, else
+    no bytes. Raises InvalidInput for a value of more than 64 MB, and InertError for a malformed pickle.
     """
-    if entry.size > limit:
-        raise InvalidInput(f"a value of {entry.size} bytes is too long: the limit is {limit} bytes")
+    if entry.size > INSPECT_BYTES:
+        raise InvalidInput(f"a value of {entry.size} bytes is too long: the limit is {INSPECT_BYTES} bytes")
     from vstate.values import inert  # late, for a quick `import vstate`
 
     parts, _ = read_parts(entry, reader)
-    return inert.names(bytes(parts[0]), parts[1:])
+    machine = inert.Machine(bytes(parts[0]), parts[1:], Limits())
+    machine.result()
+    return machine.budget.names
 
 
 def _text(data: bytes | bytearray, widest: int) -> str:

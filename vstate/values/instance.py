@@ -66,11 +66,6 @@ def printable(text: str) -> str:
     return text if text.isprintable() else repr(text)[1:-1]
 
 
-def is_float_nan(value: object) -> bool:
-    """Whether `value` is the float that does not equal itself."""
-    return isinstance(value, float) and value != value
-
-
 def in_order(members: Iterable[object]) -> list[object]:
     """The members of a set, sorted as far as possible, because the order of a set differs from run to run."""
     texts: list[str] = []
@@ -79,7 +74,7 @@ def in_order(members: Iterable[object]) -> list[object]:
     for member in members:
         if isinstance(member, str):
             texts.append(member)
-        elif isinstance(member, int | float) and not is_float_nan(member):
+        elif isinstance(member, int | float) and member == member:  # nan has no place
             numbers.append(member)
         else:
             others.append(member)

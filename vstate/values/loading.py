@@ -65,29 +65,24 @@ def _tracer(data: bytes | bytearray | memoryview, buffers: Buffers) -> Tracer:
 
 
 def loaded(load: Callable[[], Any], tracer: Callable[[], Tracer]) -> Any:
-    """The result of `load`, with errors as `explain` tells them."""
+    """The result of `load`. CannotLoad for an error, with the name that fails once more in a `tracer`.
+
+    An error that does not come again is not the value's: a signal handler raised it, say. It comes out as it
+    is, and so does MemoryError.
+    """
     try:
         return load()
-    except Exception as error:  # the code that a pickle names may raise anything
-        explain(error, tracer)
+    except (CannotLoad, MemoryError):
         raise
-
-
-def explain(error: Exception, tracer: Callable[[], Tracer]) -> None:
-    """Raise CannotLoad for an error of loading, with the name that fails once more in a `tracer`.
-
-    An error that does not come again is not the value's: a signal handler raised it, say. The caller raises
-    it as it is, and so MemoryError.
-    """
-    if isinstance(error, CannotLoad | MemoryError):
-        return
-    tracing = tracer()
-    try:
-        tracing.load()
-    except Exception:  # as above
-        reason = f"{type(error).__name__}: {error}"
-        name = tracing.calling or tracing.last_global or "its pickle"
-        raise CannotLoad(name, reason, called=bool(tracing.calling)) from error
+    except Exception as error:  # the code that a pickle names may raise anything
+        tracing = tracer()
+        try:
+            tracing.load()
+        except Exception:  # as above
+            reason = f"{type(error).__name__}: {error}"
+            name = tracing.calling or tracing.last_global or "its pickle"
+            raise CannotLoad(name, reason, called=bool(tracing.calling)) from error
+        raise
 
 
 class Finder:

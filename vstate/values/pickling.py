@@ -285,18 +285,17 @@ def loads(data: bytes | bytearray, buffers: Buffers = (), *, allow: Allow | None
 # stored.
 
 _HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made at run time, as by every `class` statement
-_BUILTINS: Final = frozenset({"", "builtins"})
 _LIBRARIES: Final = sys.stdlib_module_names | {"cloudpickle", "numpy", "pandas", "vstate"}
 """The packages whose own classes load all their pickles. A class that a program derives does not count."""
-_PYDANTIC: Final = _BUILTINS | {"pydantic"}
-_MSGSPEC: Final = _BUILTINS | {"msgspec"}
-_LOOKING: Final = ("__hash__", "__getattribute__")
-_ALLOCATING: Final = (*_LOOKING, "__new__", "__getnewargs__", "__getnewargs_ex__")
+_TRUSTED: Final = frozenset({"", "builtins", "pydantic", "msgspec"})
+_LOOKING: Final = ("__hash__", "__getattr__", "__getattribute__")
+_HOOKS: Final = (
+    *_LOOKING, "__getstate__", "__setstate__", "__setattr__",
+    "__new__", "__getnewargs__", "__getnewargs_ex__",
+)  # fmt: skip
 _FILLING: Final = ("__setitem__", "__iter__", "append", "extend", "items")
-_MISSING: Final = ("__getattr__",)
-_STATE: Final = (*_MISSING, "__getstate__", "__setstate__")
 _ENUM: Final = ("__reduce_ex__", "__hash__", "_missing_")
-_OF_EXCEPTIONS: Final = ("__reduce_ex__", "__reduce__", "__getattribute__", "__hash__")
+_OF_EXCEPTIONS: Final = ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", *_LOOKING)
 """`reduce_exception` makes an exception without its `__init__` and its `__new__`."""
 _PLAIN_VALUES: Final = frozenset({bool, bytes, int, str, type(None)})
 
@@ -320,30 +319,19 @@ def runs_code(kind: type) -> bool:
         return is_built and is_hashed and _root(kind.__module__) in sys.stdlib_module_names
     if issubclass(kind, Enum):
         plain = all(type(member._value_) in _PLAIN_VALUES for member in kind.__members__.values())
-        return not plain or _packages(kind, _ENUM) - _BUILTINS != {"enum"}
-    by_name = is_by_name(kind)
-    if _packages(kind, _MISSING if by_name else _STATE) - _PYDANTIC:
-        return True
+        return not plain or _packages(kind, _ENUM) - _TRUSTED != {"enum"}
     if issubclass(kind, BaseException):
-        return bool(_packages(kind, _OF_EXCEPTIONS) - _BUILTINS)
-    if by_name:
-        called = (
-            _MSGSPEC
-            if issubclass(kind, tuple) or field_names(kind) is None
-            else {_root(type(kind).__module__)}
-        )
-        return hasattr(kind, "__post_init__") or bool((called | _packages(kind, _LOOKING)) - _MSGSPEC)
-    if not is_built or _packages(kind, _ALLOCATING) - _BUILTINS:
+        return bool(_packages(kind, _OF_EXCEPTIONS) - _TRUSTED)
+    if is_by_name(kind):
+        # Called are the generated function of a named tuple, and the metaclass of a struct.
+        is_struct = field_names(kind) is not None and not issubclass(kind, tuple)
+        called = {_root(type(kind).__module__)} if is_struct else set()
+        return hasattr(kind, "__post_init__") or bool((called | _packages(kind, _LOOKING)) - _TRUSTED)
+    hooks = (*_HOOKS, *_FILLING) if issubclass(kind, dict | list) else _HOOKS
+    if not is_built or _packages(kind, hooks) - _TRUSTED:
         return True
-    if issubclass(kind, dict | list) and _packages(kind, _FILLING) - _BUILTINS:
-        return True
-    if hasattr(kind, "__setstate__"):  # pydantic's
-        return False
     slots: list[str] = copyreg._slotnames(kind)  # type: ignore[attr-defined]  # as pickle itself asks
-    set_by = _packages(kind, ("__setattr__",)) if slots else set()
-    return bool(set_by - _BUILTINS) or any(
-        type(_member(kind, name)[1]) is not MemberDescriptorType for name in slots
-    )
+    return any(type(_member(kind, name)[1]) is not MemberDescriptorType for name in slots)
 
 
 def _packages(kind: type, names: tuple[str, ...]) -> set[str]:

@@ -153,19 +153,15 @@ def is_alike_in_parts(value: Any, load: Callable[[], Any]) -> bool:
     A result of a cached property is an edit, unless the copy has an equal one or computes an equal one.
     """
     pickled = _counted(value)
-    return any(found.leaves for found in pickled.found) and _is_like(pickled, value, load())
+    return any(found.leaves for found in pickled.found) and _are_alike(pickled, _counted(load()))
 
 
 class _Found(NamedTuple):
-    """An object with a rule, and its results. `leaves`: the pickle of all that counts leaves out some part.
-
-    `asks`: a function makes the parts that count.
-    """
+    """An object with a rule, its results, and whether the pickle of all that counts leaves out some part."""
 
     obj: Any
     results: dict[str, Any]
     leaves: bool
-    asks: bool = False
 
 
 class _Pickled(NamedTuple):
@@ -176,17 +172,9 @@ class _Pickled(NamedTuple):
     found: list[_Found]
 
 
-def _counted(value: Any, *, asking: bool = False) -> _Pickled:
+def _counted(value: Any) -> _Pickled:
     found: list[_Found] = []
-    return _Pickled(*dumps_unproven(value, partial(_Counting, found, asking)), found)
-
-
-def _is_like(pickled: _Pickled, value: Any, copy: Any) -> bool:
-    """Whether the value is like the copy. Functions for parts are called last: they may draw a picture."""
-    asks = any(found.asks for found in pickled.found)
-    return _are_alike(pickled, _counted(copy)) and (
-        not asks or _are_alike(_counted(value, asking=True), _counted(copy, asking=True))
-    )
+    return _Pickled(*dumps_unproven(value, partial(_Counting, found)), found)
 
 
 def _are_alike(one: _Pickled, other: _Pickled) -> bool:
@@ -219,7 +207,7 @@ def _have_one_pickle(result: Any, make: Callable[[], Any]) -> bool:
     made = make()
     if one is None:
         return _counted_if_possible(made) is None
-    return _is_like(one, result, made)
+    return _are_alike(one, _counted(made))
 
 
 def _counted_if_possible(value: Any) -> _Pickled | None:
@@ -270,9 +258,8 @@ class _Counted:
 class _Counting(definitions.Pickler):
     """Pickles the parts that count."""
 
-    def __init__(self, found: list[_Found], asking: bool, *args: Any, **options: Any) -> None:
+    def __init__(self, found: list[_Found], *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._asking = asking
         self._found = found
         self._dtype: Any = getattr(sys.modules.get("numpy"), "dtype", ())
 
@@ -288,8 +275,8 @@ class _Counting(definitions.Pickler):
         if rule is None:
             return super().reducer_override(obj)
         if rule.parts is not None:
-            self._found.append(_Found(obj, {}, True, True))
-            return _Counted, (_full_name(kind),), rule.parts(obj) if self._asking else None
+            self._found.append(_Found(obj, {}, True))
+            return _Counted, (_full_name(kind),), rule.parts(obj)
         reduced = super().reducer_override(obj)
         if reduced is NotImplemented:
             reduce = self.dispatch_table.get(kind)

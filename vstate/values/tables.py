@@ -6,7 +6,6 @@ columns in these. Nothing is copied before it is asked for.
 
 from __future__ import annotations
 
-import datetime
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -19,7 +18,6 @@ from vstate.values.budget import Budget, InertError, Limits
 from vstate.values.instance import Global, Instance
 
 _MOST_COLUMNS: Final = 10_000
-_MOST_PERIODS: Final = 700_000  # since or before 1970
 _FRAMES: Final = frozenset({"pandas.DataFrame", "pandas.core.frame.DataFrame"})
 _SERIES: Final = frozenset({"pandas.Series", "pandas.core.series.Series"})
 _ARROW: Final = frozenset({"pyarrow.lib._reconstruct_table", "pyarrow.lib._reconstruct_record_batch"})
@@ -286,8 +284,8 @@ def _column(values: object, rows: int, number: int, width: int) -> Column | None
             if column is None:
                 return unread
             column.dtype = _dtype_name(dtype, column.dtype)
-            if kind == "PeriodArray":
-                column.array, column.read = None, _periods(column)
+            if kind == "PeriodArray":  # numbers, whose meaning depends on the frequency
+                column.array = column.read = None
             elif ", " in column.dtype and column.read is not None:
                 column.read = _in_utc(column.read)
             return column
@@ -300,29 +298,6 @@ def _column(values: object, rows: int, number: int, width: int) -> Column | None
         arrow.dtype, arrow.source = "str" if is_text else f"{arrow.dtype}[pyarrow]", values
         return arrow
     return unread
-
-
-_PERIODS: Final[dict[str, Callable[[int], str]]] = {
-    "D": lambda number: (datetime.date(1970, 1, 1) + datetime.timedelta(number)).isoformat(),
-    "M": lambda number: f"{1970 + number // 12}-{number % 12 + 1:02}",
-    "Q-DEC": lambda number: f"{1970 + number // 4}Q{number % 4 + 1}",
-    "Y-DEC": lambda number: str(1970 + number),
-    "A-DEC": lambda number: str(1970 + number),
-}
-
-
-def _periods(column: Column) -> Read | None:
-    """The cells of a column of periods, stored as their numbers since 1970; None for other frequencies."""
-    numbers, frequency = column.read, column.dtype.removeprefix("period[").rstrip("]")
-    show = _PERIODS.get(frequency)
-    if numbers is None or show is None:
-        return None
-
-    def read(start: int, stop: int) -> list[object]:
-        cells = numbers(start, stop)
-        return [show(n) if isinstance(n, int) and abs(n) < _MOST_PERIODS else None for n in cells]
-
-    return read
 
 
 def _in_utc(read: Read) -> Read:

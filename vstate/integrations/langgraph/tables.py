@@ -18,7 +18,7 @@ from vstate.extras import install
 from vstate.integrations.branches import branch_below, ids_of, texts_below
 from vstate.integrations.opening import first_labels, sqlite_tables, summary
 from vstate.patterns.journal import Journal
-from vstate.readers.table import marks
+from vstate.readers.stored import marks
 from vstate.readers.threads import Pair, Record, Saved, Thread, writes_record
 from vstate.repo.names.refs import unquote_ref
 from vstate.repo.repository import Repository
