@@ -126,16 +126,16 @@ async def test_every_way_to_say_where(
             assert await notes.add("a", "1") == "1"
     async with Notes("file", path=str(tmp_path / "elsewhere")) as notes:
         await notes.add("a", "1")
-    assert (tmp_path / "elsewhere" / "files" / "notes" / "a.json").read_text() == '"1"\n'
+    assert (tmp_path / "elsewhere" / "vstate.db").exists()
     async with Notes("redis", redis_url=redis) as notes:
         assert await notes.read(dict) == {"a": "1"}
 
 
 def test_an_ambiguous_persistence_is_refused_at_once() -> None:
     """A redis_url is for one of the three names alone."""
-    with pytest.raises(InvalidInput, match="redis_url is for"):
+    with pytest.raises(InvalidInput, match="redis_url and key_prefix are for"):
         Notes("file", redis_url="redis://x")
-    with pytest.raises(InvalidInput, match="redis_url is for"):
+    with pytest.raises(InvalidInput, match="redis_url and key_prefix are for"):
         Notes(Memory(), redis_url="redis://x")
 
 

@@ -184,7 +184,7 @@ async def test_a_config_that_asks_for_a_file_gets_one(tmp_path: Path) -> None:
 
 @in_a_loop
 async def test_the_file_shows_the_branch_of_its_manager(tmp_path: Path) -> None:
-    """A named one, wherever HEAD is; and so do the files of any manager with persistence="file"."""
+    """A named one, wherever HEAD is; and so does the file of any manager with persistence="file"."""
     file = tmp_path / "app.json"
     async with StateManager(config=StateConfig(file_path=str(file)), branch="what-if") as manager:
         await manager.save("k", 1)
@@ -192,9 +192,9 @@ async def test_the_file_shows_the_branch_of_its_manager(tmp_path: Path) -> None:
     async with StateManager(config=StateConfig(file_path=str(file))) as on_head:
         await on_head.save("k", 2)
         assert json.loads(file.read_text()) == {"k": 2}
-    async with ToolStateManager("file", path=str(tmp_path / "tools"), branch="what-if") as tools:
+    async with ToolStateManager("file", path=tmp_path / "tools.json", branch="what-if") as tools:
         await tools.change(lambda part: part.update(k=3), "note")
-    assert (tmp_path / "tools" / "files" / "tools" / "k.json").read_text() == "3\n"
+    assert json.loads((tmp_path / "tools.json").read_text()) == {"k": 3}
 
 
 @in_a_loop

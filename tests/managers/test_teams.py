@@ -26,7 +26,7 @@ from vstate.managers import (
     TaskQueueState,
     TeamState,
 )
-from vstate.managers.task_queue import place
+from vstate.managers.teams import place
 
 
 @pytest.fixture

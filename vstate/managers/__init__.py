@@ -23,7 +23,6 @@ try:
     from vstate.managers.record import *
     from vstate.managers.recovery import *
     from vstate.managers.speech import *
-    from vstate.managers.task_queue import *
     from vstate.managers.teams import *
     from vstate.managers.tools import *
     from vstate.managers.workflows import *

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypedDict
 from weakref import proxy
 
-from vstate.arguments import check_count, check_flag, check_text
+from vstate.arguments import check_count, check_text
 from vstate.errors import InvalidInput
 from vstate.forks import cached_property
 from vstate.kv.base import KVStore
@@ -20,16 +20,12 @@ from vstate.kv.disk.database import FILE_NAME
 from vstate.kv.memory import Memory
 from vstate.kv.redis import Redis
 from vstate.kv.url import check_store, location_of
-from vstate.managers.files import Document, Format, ReadableFiles
+from vstate.managers.readable_file import ReadableFile
 from vstate.repo.names.refs import HEAD, HEADS, REF
 from vstate.repo.repository import Repository
 
 __all__ = ["FileBackend", "MemoryBackend", "RedisBackend"]
 
-
-KEY_PREFIX: Final = "vstate"
-CONNECTIONS: Final = 10
-FILES: Final = "files"
 
 _MOVED: Final = (f"{REF}{HEADS}", f"{REF}{HEAD}")
 
@@ -39,67 +35,50 @@ class MemoryBackend(Memory):
 
 
 class FileBackend(Disk):
-    """A Disk in a directory, with files beside it for people to read: one for each key of the commit at HEAD.
+    """A Disk in a directory: `FileBackend("./state")`. Several processes may share it.
 
-    `FileBackend("./state")` keeps all values and their history in `state/vstate.db`, durable when a commit
-    returns. After each commit it writes the changed values to files such as `state/files/agents/a1.json`.
-    Each file is replaced as a whole. In file names, characters that a file system may interpret become "%"
-    and two digits, as in a URL. So no two keys share a file, and no file is outside the directory.
+    With `file`, this JSON file has all values for people to read, a dict by key, which each commit replaces.
+    `part` limits the file to the keys under `part/`, and leaves the `part/` out. With `branch`, the file
+    follows that branch, wherever HEAD is. Raises InvalidInput if the file is there and the store is not:
+    nothing would have read the file.
 
-    Nothing reads the files: values come from the store, and an edit of a file has no effect. Values that JSON
-    cannot hold are shown as by `vstate show --json`. Values over 1 MB, or over 200 KB if they are no JSON,
-    are only described. The file of an expired key stays until a commit removes the key. If a file cannot be
-    written, the logger "vstate" gets a warning, since the commit itself is safe. The next commit writes that
-    file, and the files of commits by other programs or before a crash. Files are not synced, so a power cut
-    may empty them: then call `write_files`.
-
-    `format` is "json" or "msgpack", with equal contents. Msgpack holds no int over 64 bits and no lone
-    surrogate, so a value with one is only described there. `compression` adds ".gz" to the names of the
-    files. None compresses msgpack only. The store itself always compresses data that shrinks.
-
-    With `file`, all values go into this one file instead, a dict by key, which each commit replaces. `part`
-    limits the file to the keys under `part/`, and leaves the `part/` out. Raises InvalidInput if the file is
-    there and the store is not: nothing would have read the file. With `branch`, the files follow that branch,
-    wherever HEAD is.
+    Nothing reads the file: values come from the store, and an edit of the file has no effect. Values that
+    JSON cannot hold are shown as by `vstate show --json`. Values over 1 MB, or over 200 KB if they are no
+    JSON, are only described. An expired key stays until a commit removes the key. If the file cannot be
+    written, the logger "vstate" gets a warning, since the commit itself is safe. The next commit writes it,
+    also after commits by other programs or a crash. It is not synced, so a power cut may empty it: then call
+    `write_file`.
     """
 
     def __init__(
         self,
         base_path: str | os.PathLike[str] = "./state",
-        format: Format = "json",
-        compression: bool | None = None,
         *,
         file: str | os.PathLike[str] | None = None,
         part: str = "",
         branch: str | None = None,
     ) -> None:
-        if compression is not None:
-            check_flag("compression", compression)
         path = None if file is None else Path(os.path.expanduser(file)).absolute()
         if path is not None and path.exists() and not Path(os.path.expanduser(base_path), FILE_NAME).exists():
             raise InvalidInput(
                 f"{str(path)!r} is there, and no store of vstate wrote it: move it away, or name another file"
             )
         super().__init__(base_path)
-        self._how = (format, compression, path, part, branch)
-        self._files = ReadableFiles(
-            Path(self.location, FILES),
-            format,
-            compression=format == "msgpack" if compression is None else compression,
-            document=None if path is None else Document(path, f"{part}/" if part else ""),
-            branch=branch,
-        )
+        self._how: dict[str, Any] = {"file": path, "part": part, "branch": branch}
+        lock, prefix = Path(self.location, ".shown"), f"{part}/" if part else ""
+        self._file = None if path is None else ReadableFile(path, lock, prefix, branch)
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        """As a Disk, and write the files if HEAD or a branch moved."""
+        """As a Disk, and write the file if HEAD or a branch moved."""
         done = super().transact(writes, expected)
-        if done and any(key.startswith(_MOVED) for key in writes):
-            self._files.follow(self._repo)
+        if done and self._file is not None and any(key.startswith(_MOVED) for key in writes):
+            self._file.follow(self._repo)
         return done
 
-    def write_files(self) -> None:
-        """Write all files anew, and remove files without a key. Raises OSError, StorageError."""
-        self._files.write_all(self._repo)
+    def write_file(self) -> None:
+        """Write the `file` anew. Raises OSError, StorageError."""
+        if self._file is not None:
+            self._file.write(self._repo)
 
     @cached_property
     def _repo(self) -> Repository:
@@ -110,9 +89,7 @@ class FileBackend(Disk):
         return f"FileBackend({self.location!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        format, compression, file, part, branch = self._how
-        opened = partial(FileBackend, file=file, part=part, branch=branch)
-        return opened, (self.location, format, compression)
+        return partial(FileBackend, **self._how), (self.location,)
 
 
 class RedisBackend(Redis):
@@ -128,8 +105,8 @@ class RedisBackend(Redis):
         self,
         url: str = "redis://localhost:6379",
         db: int | None = None,
-        key_prefix: str = KEY_PREFIX,
-        connection_pool_size: int = CONNECTIONS,
+        key_prefix: str = "vstate",
+        connection_pool_size: int = 10,
     ) -> None:
         check_text("the URL of a Redis server", url)
         check_count("connection_pool_size", connection_pool_size, 1)
@@ -137,51 +114,61 @@ class RedisBackend(Redis):
 
 
 def _address(url: str, db: int | None, connections: int) -> str:
-    """The URL with these options. Raises InvalidInput, without the URL, if the URL names another database."""
-    begin, mark, query = url.partition("?")
-    options = [query] if mark else []
-    path = re.fullmatch(r"[a-z+]+://[^/]*(/[0-9]*)?", begin)
+    """The URL with these options. Raises InvalidInput, without the URL, if it names a database already."""
+    options = []
     if db is not None:
-        own = path[1].strip("/") if path is not None and path[1] else ""
-        if path is None or re.search(r"(^|&)db=", query) or own not in ("", str(db)):
+        if re.search(r"[?&]db=|://[^/?]*/[0-9]", url):
             raise InvalidInput("the URL of the Redis server has a database already: leave db= out")
-        begin = f"{begin.rstrip('/')}/{db}" if not own else begin
-    if not re.search(r"(^|&)max_connections=", query):
+        options.append(f"db={db}")
+    if not re.search(r"[?&]max_connections=", url):
         options.append(f"max_connections={connections}")
-    return f"{begin}?{'&'.join(options)}"
+    return "&".join([url, *options]) if "?" in url else f"{url}?{'&'.join(options)}"
 
 
 Persistence = str | PathLike[str] | KVStore
 """`"memory"`, `"file"`, `"redis"`, a path, a URL, or a store."""
 
-DIRECTORY = "./state"
-REDIS = "redis://localhost:6379/0"
+
+class Where(TypedDict, total=False):
+    """What the word of a persistence leaves open, as `open_persistence` takes it; and the branch."""
+
+    redis_url: str | None
+    key_prefix: str | None
+    path: str | PathLike[str]
+    branch: str | None
 
 
 def open_persistence(
     persistence: Persistence,
+    part: str,
     *,
-    path: str | PathLike[str] = DIRECTORY,
     redis_url: str | None = None,
+    key_prefix: str | None = None,
+    path: str | PathLike[str] = "./state",
     branch: str | None = None,
 ) -> Persistence:
-    """A new store in memory, a new FileBackend at `path`, or a path, URL or store for `aio.Versioned`.
+    """A new store in memory, a new FileBackend, or a path, URL or store for `aio.Versioned`.
 
-    A path or URL is opened later, by the first call, in a worker thread. Any other word than the three names
-    is a path, as it is for `Versioned`; write `./memory` for a directory of that name. Raises InvalidInput
-    for anything else.
+    For "file", `path` is the directory, or a file that ends with `.json`: it shows the values of `part` on
+    `branch`, and the store is beside it, in the path without the ending. A path or URL is opened later, by
+    the first call, in a worker thread. Any other word than the three names is a path, as it is for
+    `Versioned`; write `./memory` for a directory of that name. Raises InvalidInput for anything else.
     """
     if redis_url is not None:
         check_text("the URL of a Redis server", redis_url)
     check_store(persistence)
-    if redis_url is not None and persistence != "redis":
+    if persistence != "redis" and not (redis_url is None and key_prefix is None):
         raise InvalidInput(
-            f"redis_url is for persistence='redis', not for {location_of(persistence)!r}: leave one out"
+            f"redis_url and key_prefix are for 'redis', not for {location_of(persistence)!r}: leave one out"
         )
     if persistence == "memory":
         return MemoryBackend()
     if persistence == "file":
-        return FileBackend(path, branch=branch)
+        file = Path(path)
+        if file.suffix != ".json":
+            return FileBackend(file)
+        return FileBackend(file.with_suffix(""), file=file, part=part, branch=branch)
     if persistence == "redis":
-        return redis_url or REDIS
+        url = redis_url or "redis://localhost:6379"
+        return url if key_prefix is None else RedisBackend(url, key_prefix=key_prefix)
     return persistence

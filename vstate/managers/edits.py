@@ -40,21 +40,15 @@ class Edit:
             return later
         return Edit(self.replaces, self.value, {**(self.merged or {}), **(later.merged or {})})
 
-    @property
-    def deletes(self) -> bool:
-        return self.replaces and self.value is None and self.merged is None
-
     def apply(self, values: MutableMapping[str, Any], key: str) -> None:
         """Edit the key in this mapping. Raises InvalidInput if top-level keys are merged into no dict."""
-        if self.deletes:
+        if self.value is not None:
+            values[key] = self.value.thaw()
+        elif self.replaces:
             values.pop(key, None)
-            return
-        if self.replaces:
-            values[key] = {} if self.value is None else self.value.thaw()
         if self.merged is not None:
-            require_dict(key, values.setdefault(key, {})).update(
-                {name: frozen.thaw() for name, frozen in self.merged.items()}
-            )
+            parts = {name: frozen.thaw() for name, frozen in self.merged.items()}
+            require_dict(key, values.setdefault(key, {})).update(parts)
 
 
 def require_dict(key: str, value: Any) -> dict[Any, Any]:
@@ -73,9 +67,8 @@ Commit = Callable[[Mapping[str, Edit], Callable[[], object]], Awaitable[object]]
 class PendingEdits:
     """The edits by key that are not committed yet, and those that a commit is under way with.
 
-    `interval` is the least time between two commits, in seconds. A timer of the event loop commits, or the
-    next edit if that loop is gone. Only the timer holds the function that commits, so a manager that is
-    dropped is freed at once.
+    `interval` is the least time between two commits, in seconds. A task of the event loop commits, or the
+    next edit if that loop is gone.
     """
 
     def __init__(self, interval: float | None, *, in_memory: bool = False) -> None:
@@ -86,16 +79,13 @@ class PendingEdits:
         self._under_way: dict[str, Edit] = {}
         self._committing = LoopLock()
         self._next_commit = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None  # an event loop holds its tasks weakly
+        self._task: asyncio.Task[None] | None = None  # commits once the interval is over
         call_at_exit(self)
         renew_in_child(self, PendingEdits._renew)
 
     def _renew(self) -> None:
         # The parent commits its edits. The child sees those that no commit was under way with.
-        self._under_way, self._timer, self._task = {}, None, None
-        self._tells_losses = False
+        self._under_way, self._task, self._tells_losses = {}, None, False
 
     def __bool__(self) -> bool:
         return bool(self._edits or self._under_way)
@@ -128,10 +118,13 @@ class PendingEdits:
 
     def keys_after(self, keys: Iterable[str]) -> set[str]:
         """The keys after the edits, if these are the keys before."""
-        found = set(keys)
+        found = dict.fromkeys(keys)
         for key, edit in self._all().items():
-            (found.discard if edit.deletes else found.add)(key)
-        return found
+            if edit.value is not None or edit.merged is not None:
+                found[key] = None
+            else:
+                found.pop(key, None)
+        return set(found)
 
     async def add(self, key: str, edit: Edit, commit: Commit) -> None:
         """Add an edit, and commit all pending ones if it is time."""
@@ -142,7 +135,7 @@ class PendingEdits:
         if time.monotonic() >= self._next_commit:
             await self.flush(commit)
         else:
-            self._set_timer(commit)
+            self._flush_later(commit)
 
     async def flush(self, commit: Commit) -> bool:
         """Commit the pending edits. Returns False without any. If it fails, all edits stay pending.
@@ -152,10 +145,9 @@ class PendingEdits:
         return await shielded(self._flush(commit))
 
     def stop(self) -> None:
-        """Stop the timer."""
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
+        """Commit nothing any more without a call."""
+        if (task := self._waiting()) is not None:
+            task.cancel()
 
     async def _flush(self, commit: Commit) -> bool:
         async with self._committing.here():
@@ -175,21 +167,23 @@ class PendingEdits:
                 self._under_way = {}
                 self._next_commit = time.monotonic() + (self._interval or 0)
                 if self._edits and self._interval is not None:
-                    self._set_timer(commit)
+                    self._flush_later(commit)
             return True
 
-    def _set_timer(self, commit: Commit) -> None:
-        loop = asyncio.get_running_loop()
-        if self._timer is None or self._timer_loop is not loop:
-            self._timer_loop = loop
-            self._timer = loop.call_later(self._next_commit - time.monotonic(), self._on_time, commit)
+    def _waiting(self) -> asyncio.Task[None] | None:
+        """The task of this loop that commits once the interval is over."""
+        task = self._task
+        is_here = task is not None and not task.done() and task.get_loop() is asyncio.get_running_loop()
+        return task if is_here else None
 
-    def _on_time(self, commit: Commit) -> None:
-        self._timer = None
-        self._task = asyncio.get_running_loop().create_task(self._flush_or_log(commit))
+    def _flush_later(self, commit: Commit) -> None:
+        if self._waiting() is None:
+            self._task = asyncio.create_task(self._flush_on_time(commit))
 
-    async def _flush_or_log(self, commit: Commit) -> None:
-        try:
-            await self._flush(commit)
-        except Exception as error:  # no caller waits for it
-            _log.warning("not committed yet, and still pending: %s; the next commit tries again", error)
+    async def _flush_on_time(self, commit: Commit) -> None:
+        while self._edits:
+            await asyncio.sleep(self._next_commit - time.monotonic())
+            try:
+                await self.flush(commit)
+            except Exception as error:  # no caller waits for it
+                _log.warning("not committed yet, and still pending: %s; the next commit tries again", error)

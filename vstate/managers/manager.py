@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar, Unpack
 
 from vstate import aio
 from vstate.aio.workers import UnderWay
 from vstate.arguments import called
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
-from vstate.managers.backends import DIRECTORY, Persistence, open_persistence
+from vstate.managers.backends import Persistence, Where, open_persistence
 from vstate.objects.commit import Commit
 from vstate.state.namespace import Namespace
 
@@ -29,25 +29,19 @@ class Manager:
 
     The branch is `branch`, or else the branch that HEAD is on when the manager opens the store.
 
-    `persistence` is "memory", "file" (a FileBackend at `path`), "redis" (the server at `redis_url`), a path,
-    a URL, or a store. Managers of all kinds, in several processes, may share a store. The first call, or
-    `async with`, opens it; `async with` also closes it. A manager that is dropped leaves no thread behind.
+    `persistence` is "memory", "file" (a FileBackend in the directory `path`, or one that shows its values in
+    the file `path`, if that ends with `.json`), "redis" (the server at `redis_url`, with `key_prefix`), a
+    path, a URL, or a store. Managers of all kinds, in several processes, may share a store. The first call,
+    or `async with`, opens it; `async with` also closes it. A manager that is dropped leaves no thread behind.
     While the store cannot be reached, every call raises StoreUnavailable; nothing counts as absent because it
     could not be read.
     """
 
     part: ClassVar[str]
 
-    def __init__(
-        self,
-        persistence: Persistence = "memory",
-        *,
-        redis_url: str | None = None,
-        path: str = DIRECTORY,
-        branch: str | None = None,
-    ) -> None:
-        store = open_persistence(persistence, path=path, redis_url=redis_url, branch=branch)
-        self._state = aio.Versioned(store, branch=branch)
+    def __init__(self, persistence: Persistence = "memory", **where: Unpack[Where]) -> None:
+        store = open_persistence(persistence, self.part, **where)
+        self._state = aio.Versioned(store, branch=where.get("branch"))
         self._own_store = store if isinstance(store, KVStore) and store is not persistence else None
         self._closed = False
         self._under_way = UnderWay()

@@ -7,25 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import islice
-from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Unpack, cast
 from weakref import finalize
 
 from vstate.arguments import check_count, check_flag, check_new_key, check_seconds, check_state_key
 from vstate.errors import InvalidInput
-from vstate.kv.base import KVStore
 from vstate.kv.memory import Memory
 from vstate.kv.url import check_store, location_of
-from vstate.managers.backends import (
-    DIRECTORY,
-    KEY_PREFIX,
-    FileBackend,
-    MemoryBackend,
-    Persistence,
-    RedisBackend,
-)
+from vstate.managers.backends import Persistence, Where
 from vstate.managers.edits import Edit, PendingEdits, require_dict
-from vstate.managers.files import Format
 from vstate.managers.manager import Manager, Wait
 from vstate.managers.subscriptions import Subscriber, Subscriptions
 from vstate.objects import tree
@@ -34,7 +24,6 @@ from vstate.patterns.copies import Frozen
 from vstate.plural import counted
 from vstate.repo.core import Revision
 from vstate.repo.history import ROLLED_BACK, rolled_back
-from vstate.repo.repository import Repository
 from vstate.state.namespace import Namespace
 from vstate.state.versioned import Versioned
 
@@ -49,9 +38,9 @@ class StateConfig:
     """The store of a `StateManager`, and when it commits.
 
     - `backend`: "memory", "file", "redis", or a path, a URL or a store. By default the other fields choose.
-    - `file_path`: for "file". A directory for a FileBackend; None: `./state`. A path that ends with `.json`
-      or `.msgpack` is a file with all values by key, for people to read. Each commit replaces it. The store
-      beside it has the path without the ending: "./state/app.json" means `./state/app/vstate.db`.
+    - `file_path`: for "file", a directory; None: `./state`. A path that ends with `.json` is a file with all
+      values by key, for people to read. Each commit replaces it. The store beside it has the path without
+      the ending: "./state/app.json" means `./state/app/vstate.db`.
     - `redis_url`, `key_prefix`: for "redis". None: redis://localhost:6379, "vstate".
     - `ttl`: seconds after which a key is absent unless it is saved or updated again. None: never.
     - `auto_save`: False keeps changes in memory until `flush`.
@@ -70,50 +59,21 @@ class StateConfig:
 
     def __post_init__(self) -> None:
         check_store(self.backend)
-        fields = {
-            "file": self.file_path,
-            "redis": self.redis_url if self.key_prefix is None else self.key_prefix,
-        }
-        implied = [name for name, value in fields.items() if value is not None]
-        if self.backend is None:
-            if len(implied) > 1:
-                raise InvalidInput(
-                    "file_path and redis_url ask for two backends: say backend='file' or 'redis'"
-                )
-            object.__setattr__(self, "backend", implied[0] if implied else "memory")
-        for name in implied:
-            if name != self.backend:
+        for name, fields in (("file", [self.file_path]), ("redis", [self.redis_url, self.key_prefix])):
+            if fields.count(None) == len(fields):
+                continue
+            if self.backend is None:
+                object.__setattr__(self, "backend", name)
+            elif self.backend != name:
                 fields_are = "file_path is" if name == "file" else "redis_url and key_prefix are"
                 raise InvalidInput(
                     f"{fields_are} for backend={name!r}, not for {location_of(self.backend)!r}"
                 )
+        if self.backend is None:
+            object.__setattr__(self, "backend", "memory")
         check_flag("auto_save", self.auto_save)
         check_seconds("ttl", self.ttl, none="None for ever")
         check_seconds("save_interval", self.save_interval, zero=True, none="None for each change")
-
-    def open(self, branch: str | None = None) -> Persistence:
-        """A new store by this config, or the path, URL or store that `aio.Versioned` opens later.
-
-        Files show `branch`, or else the branch that HEAD is on.
-        """
-        if self.backend == "file":
-            path = Path(self.file_path or DIRECTORY)
-            if path.suffix not in (".json", ".msgpack"):
-                return FileBackend(path, branch=branch)
-            format = cast(Format, path.suffix[1:])
-            return FileBackend(
-                path.with_suffix(""),
-                format,
-                compression=False,
-                file=path,
-                part=StateManager.part,
-                branch=branch,
-            )
-        if self.backend == "redis":
-            url = self.redis_url or "redis://localhost:6379"
-            return RedisBackend(url, key_prefix=KEY_PREFIX if self.key_prefix is None else self.key_prefix)
-        assert self.backend is not None
-        return MemoryBackend() if self.backend == "memory" else self.backend
 
 
 class StateManager(Manager):
@@ -136,8 +96,7 @@ class StateManager(Manager):
         persistence: Persistence | StateConfig | None = None,
         *,
         config: StateConfig | None = None,
-        redis_url: str | None = None,
-        branch: str | None = None,
+        **where: Unpack[Where],
     ) -> None:
         if isinstance(persistence, StateConfig):
             if config is not None:
@@ -146,15 +105,20 @@ class StateManager(Manager):
         self.config = config = StateConfig() if config is None else config
         if not isinstance(config, StateConfig):
             raise TypeError(f"config is a StateConfig, not a {type(config).__name__}")
-        if persistence is not None and config.backend != "memory":
+        if persistence is None:
+            persistence = "memory" if config.backend is None else config.backend
+            fields = {
+                "redis_url": config.redis_url,
+                "key_prefix": config.key_prefix,
+                "path": config.file_path,
+            }
+            where = cast(Where, {**{name: value for name, value in fields.items() if value}, **where})
+        elif config.backend != "memory":
             raise InvalidInput(
                 f"persistence and the config's backend {location_of(config.backend)!r} were both given: "
                 "choose one"
             )
-        store = config.open(branch) if persistence is None else persistence
-        super().__init__(store, redis_url=redis_url, branch=branch)
-        if isinstance(store, KVStore) and store is not persistence and store is not config.backend:
-            self._own_store = store
+        super().__init__(persistence, **where)
         interval = config.save_interval or None if config.auto_save else None
         self._pending = PendingEdits(interval, in_memory=isinstance(self._own_store, Memory))
         self._subscriptions = Subscriptions(self._state, self.part)
@@ -231,7 +195,7 @@ class StateManager(Manager):
         def apply(part: Namespace) -> None:
             for key, edit in edits.items():
                 edit.apply(part, key)
-                if ttl is not None and not edit.deletes:
+                if ttl is not None and key in part:
                     part.expire(key, ttl)
 
         named = ", ".join(islice(edits, _NAMED)) + (", ..." if len(edits) > _NAMED else "")
@@ -249,7 +213,10 @@ class StateManager(Manager):
         reached.
         """
         self._require_open()
-        _require_subscription(pattern, function)
+        given: tuple[object, object] = pattern, function
+        if not isinstance(given[0], str) or not callable(given[1]):  # every later call would fail
+            kinds = " and ".join(type(argument).__name__ for argument in given)
+            raise TypeError(f"subscribe takes a pattern and a function, not {kinds}")
         return self._subscriptions.add(pattern, function)
 
     def unsubscribe(self, pattern: str, function: Subscriber) -> Wait:
@@ -276,7 +243,7 @@ class StateManager(Manager):
 
         def go_back(part: Namespace) -> None:
             info.clear()
-            info.update(roll_back(part, key, steps, rev, ttl))
+            info.update(_roll_back(part, key, steps, rev, ttl))
 
         await self.change(go_back, f"roll {subject} back {where}", **{ROLLED_BACK: info})
 
@@ -293,13 +260,6 @@ class StateManager(Manager):
             self._pending.stop()
             self._subscriptions.end_all()
         await super().close()
-
-
-def _require_subscription(pattern: object, function: object) -> None:
-    """Raise TypeError for an invalid one. It would make every later call of the manager fail."""
-    if not isinstance(pattern, str) or not callable(function):
-        kinds = " and ".join(type(argument).__name__ for argument in (pattern, function))
-        raise TypeError(f"subscribe takes a pattern and a function, not {kinds}")
 
 
 def _freeze(key: str, value: Any) -> Frozen:
@@ -327,11 +287,8 @@ def _delete(part: Namespace, key: str) -> bool:
     return True
 
 
-# Rolling back
-
-
-def roll_back(
-    part: Namespace, key: str | None, steps: int, rev: Revision | None, ttl: float | None = None
+def _roll_back(
+    part: Namespace, key: str | None, steps: int, rev: Revision | None, ttl: float | None
 ) -> dict[str, str | None]:
     """Stage the values of a key, or of all, at `rev` or before the last `steps` commits that changed them.
 
@@ -340,12 +297,19 @@ def roll_back(
     """
     state = part.root
     assert isinstance(state, Versioned)
-    if rev is not None and steps != 1:
-        raise InvalidInput("a rollback takes a revision or a number of steps: leave one of them out")
     prefix = part.prefix if key is None else part.prefix + key
+
+    def differing(old: Commit | None, new: Commit | None) -> list[str]:
+        """The keys to roll back that differ between two commits."""
+        roots = (None if commit is None else commit.root for commit in (old, new))
+        changes = tree.diff(state.repo.objects.nodes, *roots)
+        return [
+            name for name, _, _ in changes if (name.startswith(prefix) if key is None else name == prefix)
+        ]
+
     if rev is None:
-        changed = _changed(state.repo, prefix, whole=key is not None)
-        found = () if state.head is None else state.repo.history.going_back(state.head, prefix, changed)
+        history, head = state.repo.history, state.head
+        found = () if head is None else history.going_back(head, prefix, lambda a, b: bool(differing(a, b)))
         changes = [before for _, before in islice(found, steps)]
         if len(changes) < steps:
             subject = "the state" if key is None else repr(key)
@@ -353,32 +317,16 @@ def roll_back(
                 f"{subject} has changed {counted(len(changes), 'time')}, which is fewer than {steps}"
             )
         before = changes[-1]
+    elif steps != 1:
+        raise InvalidInput("a rollback takes a revision or a number of steps: leave one of them out")
     else:
         before = state.checkout(rev).commit
     then = {} if before is None else state.checkout(before)
-    if key is not None:
-        names = {key}
-    else:
-        assert state.head is not None
-        differ = tree.diff(state.repo.objects.nodes, before.root if before else None, state.head.root)
-        names = {change.key[len(prefix) :] for change in differ if change.key.startswith(prefix)}
-    for name in names:
-        if part.prefix + name in then:
-            part[name] = then[part.prefix + name]
+    for name in differing(before, state.head):
+        if name in then:
+            state[name] = then[name]
             if ttl is not None:
-                part.expire(name, ttl)
+                state.expire(name, ttl)
         else:
-            part.pop(name, None)
+            state.pop(name, None)
     return rolled_back(before, prefix)
-
-
-def _changed(repo: Repository, prefix: str, *, whole: bool) -> Callable[[Commit | None, Commit], bool]:
-    """Whether keys with this prefix or, if `whole`, this key differ between two commits."""
-
-    def changed(before: Commit | None, after: Commit) -> bool:
-        if whole:
-            return repo.history.changes_key(after, prefix, first_parent=True)
-        old = None if before is None else before.root
-        return any(each.key.startswith(prefix) for each in tree.diff(repo.objects.nodes, old, after.root))
-
-    return changed

@@ -7,7 +7,6 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from operator import attrgetter
-from threading import Thread
 from typing import Any
 
 from vstate import aio
@@ -25,6 +24,8 @@ Subscriber = Callable[[str, Any, Any], Awaitable[object] | object]
 _log = logging.getLogger("vstate")
 
 _PAUSE = 1.0  # seconds
+
+_tasks: set[asyncio.Task[None]] = set()  # an event loop holds its tasks weakly
 
 
 class Subscriptions:
@@ -89,9 +90,6 @@ class Subscriptions:
         return [found for found in self._all if (found.pattern, found.function) == (pattern, function)]
 
 
-_tasks: set[asyncio.Task[None]] = set()  # an event loop holds its tasks weakly
-
-
 class _Subscription:
     def __init__(self, pattern: str, function: Subscriber) -> None:
         self.pattern = pattern
@@ -99,11 +97,11 @@ class _Subscription:
         self._watch: Watch | None = None
         self._task: asyncio.Task[None] | None = None
         self._over = False
-        self._calling = False
+        self._calling = LoopLock()
         renew_in_child(self, _Subscription._renew)
 
     def _renew(self) -> None:
-        self._task, self._calling = None, False  # the task goes on in the parent alone
+        self._task = None  # it goes on in the parent alone
 
     def runs(self) -> bool:
         """Whether it runs in this event loop, or is over."""
@@ -117,63 +115,39 @@ class _Subscription:
             # read() is at the newest commit, between updates: the watch sees all later commits.
             self._watch = await state.read(lambda handle: handle.watch(pattern))
         if self._over:
-            self._close()
+            self._watch.end()
         else:  # in a new loop, the watch goes on from its last commit
             self._task = asyncio.create_task(self._run(self._watch, len(part) + 1))
 
     def end(self) -> None:
         """Begin no more calls. Any thread may call this: the garbage collector may drop a manager in any."""
         self._over = True
-        task = self._task
-        try:
-            if task is not None and not task.done():
-                task.get_loop().call_soon_threadsafe(self._stop, task)
-                return
-        except RuntimeError:  # the loop is closed
-            pass
-        self._close()
-
-    def _stop(self, task: asyncio.Task[None]) -> None:
-        if not self._calling:
-            task.cancel()
+        if self._watch is not None:
+            self._watch.end()
 
     async def ended(self) -> None:
-        task = self._task
-        if task is None or task is asyncio.current_task():
-            return
-        if task.get_loop() is asyncio.get_running_loop():  # the task of a loop that has ended is done
-            await asyncio.wait([task])
+        """Wait for a call under way, unless it is the caller."""
+        if self._task is not asyncio.current_task():
+            async with self._calling.here():
+                pass
 
     async def _run(self, watch: Watch, prefix: int) -> None:
         try:
             async for key, change, commit in watch:
-                await self._call(key[prefix:], change, commit)
-                if self._over:
-                    return
+                async with self._calling.here():
+                    await self._call(key[prefix:], change, commit)
+            await asyncio.to_thread(watch.close)
         except VStateError:
             _log.exception("a subscription to %r ended", self.pattern)
-        finally:
-            if self._over:
-                self._close()
 
     async def _call(self, key: str, change: Change, commit: Commit) -> None:
         try:
             old, new = await _values(change)
-            if self._over:
-                return
-            self._calling = True
-            returned = self.function(key, old, new)
+            returned = None if self._over else self.function(key, old, new)
             if inspect.isawaitable(returned):
                 await returned
         except Exception:  # no caller waits for this error, and the function may manage the next change
             _log.exception("a subscriber failed at %s %r in %s", change.kind, key, commit.short)
-        finally:
-            self._calling = False
-
-    def _close(self) -> None:
-        """Close the watch in a thread: close() waits for a read of the store."""
-        if self._watch is not None:
-            Thread(target=self._watch.close, name="vstate close", daemon=True).start()
 
 
 async def _values(change: Change) -> tuple[Any, Any]:

@@ -3,26 +3,119 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import struct
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from types import EllipsisType
-from typing import Any
+from typing import Any, Unpack
+from uuid import uuid4
 
 from pydantic import Field
 
 from vstate.arguments import check_seconds
-from vstate.errors import AlreadyExists, IllegalTransition, InvalidInput, KeyNotFound
-from vstate.managers.backends import DIRECTORY, Persistence
+from vstate.errors import AlreadyExists, IllegalTransition, InvalidInput, KeyNotFound, quoted
+from vstate.managers.backends import Persistence, Where
 from vstate.managers.manager import Entity, Manager
-from vstate.managers.record import Record, StatusText, dict_copy, record_copy
-from vstate.managers.task_queue import Task, TaskQueue, TaskQueueState, TaskStatus, task_id_of
+from vstate.managers.record import Record, StatusText, dict_copy, index_time, record_copy
 from vstate.patterns.copies import checked_copy
+from vstate.patterns.lifecycle import Lifecycle
 from vstate.patterns.paths import scope
 from vstate.patterns.records import Records
 from vstate.state.namespace import Namespace
 
-__all__ = ["AgentCoordinationState", "AgentCoordinationStatus", "OrchestrationStateManager", "TeamState"]
+__all__ = [
+    "AgentCoordinationState",
+    "AgentCoordinationStatus",
+    "OrchestrationStateManager",
+    "TaskQueueState",
+    "TaskStatus",
+    "TeamState",
+]
+
+PRIORITIES = {"critical": 2.0, "urgent": 2.0, "high": 1.0, "normal": 0.0, "medium": 0.0, "low": -1.0}
+
+_SIGN = 1 << 63
+_ALL_BITS = (1 << 64) - 1
+
+
+class TaskStatus(StrEnum):
+    """The status of a task."""
+
+    PENDING = "pending"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class Task(Record):
+    """A task as it was enqueued, and its progress since."""
+
+    task_id: str
+    status: TaskStatus = TaskStatus.PENDING
+    place: str
+    """The place among the pending tasks, as a text that sorts."""
+    task: dict[Any, Any]
+    created_at: datetime
+    assigned_to: str | None = None
+    assigned_at: datetime | None = None
+    ended_at: datetime | None = None
+    result: Any = None
+    error: str | None = None
+
+    def is_by(self, agent_id: str) -> bool:
+        """Whether the task is in progress by the agent."""
+        return self.status is TaskStatus.IN_PROGRESS and self.assigned_to == agent_id
+
+    def as_dict(self) -> dict[Any, Any]:
+        """The task as it was enqueued, with `id`, `status`, and the known facts of its progress."""
+        known: dict[str, Any] = {"created_at": self.created_at}
+        if self.assigned_to is not None:
+            known |= {"assigned_to": self.assigned_to, "assigned_at": self.assigned_at}
+        if self.status is TaskStatus.COMPLETED:
+            known |= {"completed_at": self.ended_at, "result": self.result}
+        if self.error is not None:
+            known |= {"error": self.error}
+        if self.status is TaskStatus.FAILED:
+            known |= {"failed_at": self.ended_at}
+        return {**self.task, "id": self.task_id, "status": self.status.value, **known}
+
+
+class TaskQueueState(Record):
+    """The tasks of a team by status, each as the dict that `Task.as_dict` makes.
+
+    Pending tasks are in the order of their turns, other tasks in the order in which they reached their
+    status.
+    """
+
+    pending: list[Any] = Field(default_factory=list)
+    in_progress: list[Any] = Field(default_factory=list)
+    completed: list[Any] = Field(default_factory=list)
+    failed: list[Any] = Field(default_factory=list)
+
+    @property
+    def total_tasks(self) -> int:
+        """The number of tasks."""
+        return len(self.pending) + len(self.in_progress) + len(self.completed) + len(self.failed)
+
+    @property
+    def completion_rate(self) -> float:
+        """The completed part of the tasks, between 0 and 1; 0.0 without tasks."""
+        return len(self.completed) / self.total_tasks if self.total_tasks else 0.0
+
+
+_PENDING, _IN_PROGRESS = TaskStatus.PENDING, TaskStatus.IN_PROGRESS
+
+_LIFE = Lifecycle(
+    {
+        (_PENDING, "assign"): _IN_PROGRESS,
+        (_IN_PROGRESS, "complete"): TaskStatus.COMPLETED,
+        (_IN_PROGRESS, "fail"): TaskStatus.FAILED,
+        (_IN_PROGRESS, "requeue"): _PENDING,
+    },
+    initial=_PENDING,
+)
 
 
 class AgentCoordinationStatus(StrEnum):
@@ -100,13 +193,11 @@ class OrchestrationStateManager(Manager):
         self,
         persistence: Persistence = "memory",
         *,
-        redis_url: str | None = None,
-        path: str = DIRECTORY,
-        branch: str | None = None,
         sync_interval: float = 1.0,
+        **where: Unpack[Where],
     ) -> None:
         check_seconds("sync_interval", sync_interval)
-        super().__init__(persistence, redis_url=redis_url, path=path, branch=branch)
+        super().__init__(persistence, **where)
         self._sync_interval = sync_interval
         self._latest = datetime.fromtimestamp(0, UTC)
 
@@ -198,7 +289,7 @@ class OrchestrationStateManager(Manager):
         # Keep the order of calls, even if the clock stands still or goes back.
         self._latest = at = max(datetime.now(UTC), self._latest + timedelta(microseconds=1))
         await self._team(team_id).change(
-            lambda team: team.queue.add(task_id, task, at), f"task {task_id} enqueued"
+            lambda team: team.add_task(task_id, task, at), f"task {task_id} enqueued"
         )
         return task_id
 
@@ -254,7 +345,7 @@ class OrchestrationStateManager(Manager):
 
     async def get_queue_status(self, team_id: str) -> TaskQueueState:
         """The tasks of a team by status."""
-        return await self._team(team_id).read(lambda team: team.queue.state())
+        return await self._team(team_id).read(lambda team: team.queue())
 
     def _team(self, team_id: str) -> Entity[Team]:
         return Entity(self, f"team {team_id}", lambda part: Team(part, team_id))
@@ -268,14 +359,20 @@ def teams(part: Namespace) -> Records[StoredTeam]:
 class Team:
     """One team in this part of a state, for use inside an update. Raises KeyNotFound if there is none.
 
-    Each agent and each task is a record of its own, so changes of different ones do not conflict.
+    Each agent and each task is a record of its own, and an index holds the pending tasks. So no change
+    depends on the number of tasks, and changes of different agents and tasks do not conflict.
     """
 
     def __init__(self, part: Namespace, team_id: str) -> None:
         self._id = team_id
         self._teams = teams(part)
         self.agents = Records(scope(part, "agents", team_id), AgentCoordinationState, key="agent_id")
-        self.queue = TaskQueue(scope(part, "tasks", team_id))
+        self.tasks = Records(
+            scope(part, "tasks", team_id),
+            Task,
+            key="task_id",
+            index={"pending": lambda task: task.place if task.status is _PENDING else None},
+        )
         if team_id not in self._teams:
             raise KeyNotFound(team_id, kind="team")
 
@@ -294,20 +391,22 @@ class Team:
                 )
             new.agents.add(agent)
         for status in TaskStatus:
-            for task in getattr(team.task_queue, status.value):
-                new.queue.import_task(task, status)
+            for given in getattr(team.task_queue, status.value):
+                task = given if isinstance(given, Mapping) else {"id": given}
+                by = None if status is _PENDING else task.get("assigned_to")
+                new.add_task(task_id_of(task), task, datetime.now(UTC), status=status, assigned_to=by)
         return new.state()
 
     def delete(self) -> None:
         self.agents.clear()
-        self.queue.tasks.clear()
+        self.tasks.clear()
         del self._teams[self._id]
 
     def state(self) -> TeamState:
         return TeamState(
             **dict(self._teams[self._id]),
             agents={agent.agent_id: agent for agent in self.agents.values()},
-            task_queue=self.queue.state(),
+            task_queue=self.queue(),
         )
 
     # Agents
@@ -320,7 +419,7 @@ class Team:
         agent = self.agents.change(agent_id, status=status)
         if current_task is ...:
             current_task = None if AgentCoordinationStatus.is_free(agent.status) else before.current_task
-        if current_task != before.current_task and self.queue.is_at(agent_id, before.current_task):
+        if current_task != before.current_task and self._is_at_its_task(before):
             task = repr(before.current_task)
             raise IllegalTransition(
                 f"{before.status} at {task}",
@@ -330,12 +429,36 @@ class Team:
         return self.agents.change(agent_id, current_task=current_task)
 
     def remove_agent(self, agent_id: str) -> None:
-        for task in list(self.queue.tasks.values()):
+        for task in list(self.tasks.values()):
             if task.is_by(agent_id):
-                self.queue.end(task, "requeue", agent_id)
+                self._move(task, "requeue", assigned_to=None, assigned_at=None)
         del self.agents[agent_id]
 
+    def _is_at_its_task(self, agent: AgentCoordinationState) -> bool:
+        """Whether the current task of the agent is in progress. Otherwise it was only noted."""
+        task = None if agent.current_task is None else self.tasks.get(agent.current_task)
+        return task is not None and task.is_by(agent.agent_id)
+
     # Tasks
+
+    def queue(self) -> TaskQueueState:
+        """All tasks as they are now."""
+        found = list(self.tasks.values())
+
+        def with_status(status: TaskStatus, order: Callable[[Task], Any]) -> list[dict[Any, Any]]:
+            return [task.as_dict() for task in sorted((t for t in found if t.status is status), key=order)]
+
+        return TaskQueueState(
+            pending=with_status(_PENDING, lambda task: (task.place, task.task_id)),
+            in_progress=with_status(_IN_PROGRESS, lambda task: task.assigned_at or task.created_at),
+            completed=with_status(TaskStatus.COMPLETED, lambda task: task.ended_at or task.created_at),
+            failed=with_status(TaskStatus.FAILED, lambda task: task.ended_at or task.created_at),
+        )
+
+    def add_task(self, task_id: str, task: Mapping[Any, Any], at: datetime, **known: Any) -> Task:
+        """Add a new task, pending unless `known` has a status. Raises AlreadyExists."""
+        where = place(task.get("priority"), at)
+        return self.tasks.add(Task(task_id=task_id, task=dict(task), place=where, created_at=at, **known))
 
     def assign(self, task_id: str | None, agent_id: str | None) -> Task | None:
         """Assign a task to an agent, by default the next task and any free agent; None if there is none."""
@@ -343,32 +466,83 @@ class Team:
             agent = next((agent for agent in self.agents.values() if agent.is_available), None)
         else:
             agent = self.agents[agent_id]
-        # A current task that is not in progress in the queue was only noted, and ends here.
-        can_take = agent is not None and (
-            agent.is_available
-            if agent.current_task is None
-            else not self.queue.is_at(agent.agent_id, agent.current_task)
-        )
-        if agent is not None and not can_take:
-            at = f" at {agent.current_task!r}" if agent.current_task is not None else ""
-            its = f"complete or fail {agent.current_task!r}" if agent.current_task is not None else "be idle"
-            raise IllegalTransition(
-                f"{agent.status}{at}", f"assign a task to {agent.agent_id!r}", allowed=[its]
-            )
-        pending = self.queue.tasks.indexed("pending")
-        task = next(pending, None) if task_id is None else self.queue.tasks[task_id]
+            at = agent.current_task
+            # A current task that was only noted ends here.
+            if not agent.is_available and (at is None or self._is_at_its_task(agent)):
+                raise IllegalTransition(
+                    agent.status if at is None else f"{agent.status} at {at!r}",
+                    f"assign a task to {agent_id!r}",
+                    allowed=["be idle" if at is None else f"complete or fail {at!r}"],
+                )
+        task = next(self.tasks.indexed("pending"), None) if task_id is None else self.tasks[task_id]
         if agent is None or task is None:
             return None
-        assigned = self.queue.assign(task, agent.agent_id)
+        assigned = self._move(task, "assign", assigned_to=agent.agent_id, assigned_at=datetime.now(UTC))
         working = {"status": AgentCoordinationStatus.WORKING, "current_task": task.task_id}
         self.agents.put(agent.model_copy(update=working))
         return assigned
 
     def end(self, task_id: str, event: str, agent_id: str | None, **fields: Any) -> Task:
-        """Complete, fail or requeue a task in progress. Its agent is free again."""
-        task = self.queue.tasks[task_id]
-        ended = self.queue.end(task, event, agent_id, **fields)
+        """Complete a task, fail it, or requeue it at its old place. Its agent is free again.
+
+        Raises IllegalTransition unless the task is in progress, and by this agent if one is named.
+        """
+        task = self.tasks[task_id]
+        if task.status is _IN_PROGRESS and agent_id not in (None, task.assigned_to):
+            raise IllegalTransition(
+                f"in progress by {task.assigned_to!r}",
+                f"{event} {task_id!r} by {agent_id!r}",
+                allowed=[f"{event} {task_id!r} by {task.assigned_to!r}"],
+            )
+        times = (
+            {"assigned_to": None, "assigned_at": None}
+            if event == "requeue"
+            else {"ended_at": datetime.now(UTC)}
+        )
+        ended = self._move(task, event, **times, **fields)
         agent = self.agents.get(task.assigned_to) if task.assigned_to is not None else None
         if agent is not None and agent.current_task == task_id:
             self.agents.change(agent.agent_id, status=AgentCoordinationStatus.IDLE, current_task=None)
         return ended
+
+    def _move(self, task: Task, event: str, **fields: Any) -> Task:
+        status = _LIFE.next(task.status, event)
+        return self.tasks.put(task.model_copy(update={"status": status, **fields}))
+
+
+def task_id_of(task: Mapping[Any, Any]) -> str:
+    """The id of a task, from "id" or "task_id", or a new one. Raises InvalidInput for one that is no text."""
+    id = task.get("id", task.get("task_id"))
+    if id is None:
+        return f"task-{uuid4().hex[:12]}"
+    if not isinstance(id, str):
+        raise InvalidInput(f"a task's id is a text, not {quoted(id)}")
+    return id
+
+
+def place(priority: object, at: datetime) -> str:
+    """A text of 32 digits that sorts the higher priority first, and within one priority the earlier time.
+
+    A priority is a number, or a word of `PRIORITIES` for its number; None is normal. Raises InvalidInput for
+    others.
+    """
+    # Floats sort like their bits once those of negative ones are inverted. Here the highest goes first.
+    (bits,) = struct.unpack(">Q", struct.pack(">d", _number(priority) + 0.0))
+    rising = bits ^ (_ALL_BITS if bits & _SIGN else _SIGN)
+    return f"{_ALL_BITS - rising:016x}{index_time(at):016x}"
+
+
+def _number(priority: object) -> float:
+    if priority is None:
+        return 0.0
+    if isinstance(priority, str) and priority.lower() in PRIORITIES:
+        return PRIORITIES[priority.lower()]
+    if (
+        isinstance(priority, int | float)
+        and not isinstance(priority, bool)
+        and abs(priority) <= sys.float_info.max
+    ):
+        return float(priority)
+    raise InvalidInput(
+        f"a task's priority is a number, or one of {', '.join(PRIORITIES)}, not {quoted(priority)}"
+    )

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum, auto
 from itertools import islice
-from typing import Any
+from typing import Any, Unpack
 
 from blake3 import blake3
 from pydantic import Field, model_validator
 
 from vstate.arguments import check_flag, check_limit, check_seconds, storable
 from vstate.errors import InvalidInput
-from vstate.managers.backends import DIRECTORY, Persistence
+from vstate.managers.backends import Persistence, Where
 from vstate.managers.manager import Manager
 from vstate.managers.record import Record, index_time, record_copy, timestamp
 from vstate.objects import canonical
@@ -164,13 +164,11 @@ class ToolStateManager(Manager):
         *,
         cache_results: bool = True,
         cache_ttl: float | None = 3600,
-        redis_url: str | None = None,
-        path: str = DIRECTORY,
-        branch: str | None = None,
+        **where: Unpack[Where],
     ) -> None:
         check_flag("cache_results", cache_results)
         check_seconds("cache_ttl", cache_ttl, zero=True, none="None for ever")
-        super().__init__(persistence, redis_url=redis_url, path=path, branch=branch)
+        super().__init__(persistence, **where)
         self._caches = cache_results
         self._cache_ttl = cache_ttl
         self._shard = f"{os.urandom(1)[0] % _SHARDS:x}"

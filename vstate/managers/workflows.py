@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from itertools import count
-from typing import Any
+from typing import Any, Unpack
 
 from pydantic import Field
 
 from vstate.arguments import check_count
 from vstate.errors import InvalidInput, KeyNotFound
-from vstate.managers.backends import DIRECTORY, Persistence
+from vstate.managers.backends import Persistence, Where
 from vstate.managers.manager import Entity, Manager
 from vstate.managers.record import Record, StatusText, dict_copy, member, record_copy, timestamp
 from vstate.patterns.lifecycle import Lifecycle
@@ -154,13 +154,11 @@ class WorkflowStateManager(Manager):
         self,
         persistence: Persistence = "memory",
         *,
-        redis_url: str | None = None,
-        path: str = DIRECTORY,
-        branch: str | None = None,
         checkpoint_interval: int | None = 5,
+        **where: Unpack[Where],
     ) -> None:
         check_count("checkpoint_interval", checkpoint_interval, 1, none="None for never")
-        super().__init__(persistence, redis_url=redis_url, path=path, branch=branch)
+        super().__init__(persistence, **where)
         self._interval = checkpoint_interval
 
     async def create(self, workflow: WorkflowState) -> WorkflowState:

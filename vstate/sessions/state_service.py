@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from math import inf
 from os import PathLike
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from vstate import aio
 from vstate.aio.workers import LoopLock, UnderWay, shielded
@@ -16,17 +15,20 @@ from vstate.errors import InvalidInput, InvalidRecord, KeyNotFound, NotFound
 from vstate.kv.base import KVStore
 from vstate.kv.url import check_store
 from vstate.objects import expiry
-from vstate.objects.commit import microseconds, moment
+from vstate.objects.commit import moment
 from vstate.patterns.copies import Frozen, deep_copy
 from vstate.patterns.paths import join_path, split_path
-from vstate.recent import Recent
 from vstate.repo.compare.details import Detail, details
-from vstate.sessions.retention import ATTEMPTS, Retention, again, ended_sessions, give_back
 from vstate.sessions.rounds import (
+    ATTEMPTS,
     DEFAULT,
     MOST_ROUNDS,
     ROUNDS,
     SESSIONS,
+    Retention,
+    again,
+    ended_sessions,
+    give_back,
     highest_round,
     ids_of,
     number_of,
@@ -38,15 +40,18 @@ from vstate.sessions.rounds import (
 from vstate.state.base import ReadableState
 from vstate.state.versioned import Versioned
 
+if TYPE_CHECKING:
+    import redis
+    import redis.asyncio
+
+    from vstate.kv.redis import Redis
+
 _T = TypeVar("_T")
 
-_MOST_KNOWN = 100_000  # sessions
 _RENEWED = 0.9  # an export renews a session, by a commit, once less than this part of its ttl is left
 
-_Life = tuple[Any, float]
-"""The value of the key of a session, and when it expires, in microseconds since 1970-01-01 UTC."""
-
-_NO_LIFE: _Life = None, 0.0
+_REDIS_PREFIX = "vstate-states"
+_PLAIN = ("host", "port", "db", "username", "password", "credential_provider", "path", "client_name")
 
 
 class StateService:
@@ -61,6 +66,7 @@ class StateService:
     - States are dicts of values that can be pickled. They go in and come out as copies.
     - `ttl`: a session expires this many seconds after its last save or export; None: never. Later calls, of
       any session, give back the room of expired sessions and of the history: see `Retention`.
+    - A save after a deletion begins the session anew, at round 1, even if the service had not heard of it.
 
     `start` opens the store, `stop` closes it, and `async with` does both. Before `start` and after `stop`,
     all methods but `health` raise RuntimeError. While the store cannot be reached they raise
@@ -80,12 +86,10 @@ class StateService:
         self._ttl = seconds
         self._branch = branch
         self._starts_when_used = False
-        self._retention = Retention()
+        self._retention = Retention(seconds)
         self._state: aio.Versioned | None = None
         self._changing = LoopLock()
         self._under_way = UnderWay()
-        self._known = Recent[str, _Life](_MOST_KNOWN)
-        """The sessions that this service saved or read: when each began, and how long it lives at least."""
 
     def _make_store(self) -> KVStore | str | PathLike[str] | None:
         """The store, or its path or URL."""
@@ -108,7 +112,6 @@ class StateService:
                 await shielded(self._end(state))
                 raise
             self._state = state
-            self._known.clear()
 
     def start_when_used(self) -> Self:
         """Let the first call start the service, if the program does not. Returns the service."""
@@ -163,10 +166,8 @@ class StateService:
     ) -> int:
         """Save the state of a round, by default the next one, and return its number.
 
-        An existing round is replaced; history keeps the old state. The default session is "default". If
-        another service has deleted the session since this one saved or exported it, that raises NotFound
-        until the session is exported. Raises TypeError for a state that is no dict, Unpicklable,
-        StoreUnavailable, StoreFull.
+        An existing round is replaced; history keeps the old state. The default session is "default". Raises
+        TypeError for a state that is no dict, Unpicklable, StoreUnavailable, StoreFull.
         """
         if not isinstance(state, dict):
             raise TypeError(f"a state is a dict, not {type(state).__name__}")
@@ -174,19 +175,9 @@ class StateService:
         _check_round(round_id)
         frozen = Frozen(state, "state", "state")
         number = 0
-        is_due = False
-        life = _NO_LIFE
 
         def save(mapping: Versioned) -> None:
-            nonlocal number, is_due, life
-            is_due = self._has_to_give_back(mapping)
-            began, until = self._known.get(path) or _NO_LIFE
-            if mapping.get(session_key(path)) != began and expiry.now() < until:
-                raise NotFound(
-                    f"the session {session_id or DEFAULT!r} of user {user_id!r} was deleted since this "
-                    "service read it, so nothing is saved: export it again, and begin anew",
-                    name=path,
-                )
+            nonlocal number
             if session_key(path) not in mapping:
                 for key in list(mapping.keys(round_prefix(path))):  # the rounds of an expired session
                     del mapping[key]
@@ -200,13 +191,9 @@ class StateService:
             mapping[round_key(path, number)] = {"state": frozen.thaw()}
             if self._ttl is not None:
                 mapping.expire(session_key(path), self._ttl)
-            life = _life(mapping, path)
 
         async with self._call() as used:
             await _commit(used, save, "save", user_id, session_id or DEFAULT)
-            self._note(path, life)
-            if is_due:
-                self._retention.begin(used, self._under_way)
         return number
 
     async def export_state(
@@ -215,26 +202,20 @@ class StateService:
         """The state of a round, by default the highest; None if there is none."""
         path = path_of(user_id, session_id)
         _check_round(round_id)
-        life = _NO_LIFE
 
         def read(mapping: Versioned) -> tuple[dict[str, Any] | None, bool]:
-            nonlocal life
-            found, life = _load(mapping, path, round_id), _life(mapping, path)
+            found = _load(mapping, path, round_id)
             return found, found is not None and self._is_due(mapping, path)
 
         def renew(mapping: Versioned) -> None:
-            nonlocal life
             if self._is_due(mapping, path):
                 with suppress(KeyNotFound):  # it has expired just now
                     mapping.expire(session_key(path), self._ttl)
-            life = _life(mapping, path)
 
         async with self._call() as state:
-            found, is_due = await self._read_on(state, read)
-            self._note(path, life)
+            found, is_due = await again(lambda: state.read(read))
             if is_due:
                 await _commit(state, renew, "use", user_id, session_id or DEFAULT)
-                self._note(path, life)
         return found
 
     async def list_rounds(self, user_id: str, session_id: str | None = None) -> list[int]:
@@ -313,9 +294,6 @@ class StateService:
 
         async with self._call() as state:
             await _commit(state, delete, "delete", user_id, None if everything else session_id or DEFAULT)
-        within = join_path(user_id) + "/" if everything else path
-        gone = [known for known, _ in self._known.items() if everything and known.startswith(within)]
-        self._known.discard(path, *gone)
         return deleted
 
     async def purge(self) -> int:
@@ -329,12 +307,6 @@ class StateService:
 
     # Calls
 
-    def _note(self, path: str, life: _Life) -> None:
-        if life != _NO_LIFE:
-            self._known[path] = life
-        else:
-            self._known.discard(path)
-
     @asynccontextmanager
     async def _call(self) -> AsyncIterator[aio.Versioned]:
         """The state; `stop` waits until the call ends."""
@@ -343,26 +315,11 @@ class StateService:
         state = self.state
         with self._under_way:
             yield state
+            self._retention.begin(state, self._under_way)
 
     async def _read(self, function: Callable[[Versioned], _T]) -> _T:
         async with self._call() as state:
-            return await self._read_on(state, function)
-
-    async def _read_on(self, state: aio.Versioned, function: Callable[[Versioned], _T]) -> _T:
-        is_due = False
-
-        def read(mapping: Versioned) -> _T:
-            nonlocal is_due
-            is_due = self._has_to_give_back(mapping)
-            return function(mapping)
-
-        found = await again(lambda: state.read(read))
-        if is_due:
-            self._retention.begin(state, self._under_way)
-        return found
-
-    def _has_to_give_back(self, mapping: Versioned) -> bool:
-        return self._ttl is not None and self._retention.is_due(mapping)
+            return await again(lambda: state.read(function))
 
     def _is_due(self, mapping: Versioned, path: str) -> bool:
         """Whether so little of the ttl is left that a renewal is worth a commit."""
@@ -382,12 +339,46 @@ class InMemoryStateService(StateService):
         super().__init__()
 
 
-def _life(mapping: Versioned, path: str) -> _Life:
-    try:
-        ends = mapping.expires(session_key(path))
-        return mapping[session_key(path)], inf if ends is None else microseconds(ends)
-    except KeyNotFound:
-        return _NO_LIFE
+class RedisStateService(StateService):
+    """A StateService on the Redis server at `redis_url`, or on the server of a client, also of redis.asyncio.
+
+    Only the address, the name, the password and the TLS options of a client are used. The client itself is
+    never used or closed. A call waits `socket_timeout` seconds for the server; None: 30. `ttl_seconds` is the
+    `ttl` of StateService. The store opens as many connections as it needs, and repeats requests where that is
+    safe. Needs `pip install '.[redis]'`.
+    """
+
+    def __init__(
+        self,
+        redis_url: str = "redis://localhost:6379/0",
+        redis_client: redis.Redis | redis.asyncio.Redis | None = None,
+        socket_timeout: float | None = 5.0,
+        ttl_seconds: float | None = 3600,
+        *,
+        branch: str | None = None,
+    ) -> None:
+        super().__init__(ttl=ttl_seconds, branch=branch)
+        self._redis_url = redis_url
+        self._redis = redis_client
+        self._timeout = socket_timeout or 30.0
+        self._opened: list[Redis | redis.Redis] = []
+
+    def _make_store(self) -> KVStore:
+        from vstate.kv.redis import Redis  # late: the driver is optional
+
+        if self._redis is None:
+            store = Redis(self._redis_url, prefix=_REDIS_PREFIX, timeout=self._timeout)
+            self._opened = [store]
+        else:
+            client = _like(self._redis)
+            store = Redis(client=client, prefix=_REDIS_PREFIX, timeout=self._timeout)
+            self._opened = [store, client]
+        return store
+
+    def _close_store(self) -> None:
+        opened, self._opened = self._opened, []
+        for each in opened:
+            each.close()
 
 
 async def _commit(
@@ -418,3 +409,24 @@ def _load(mapping: ReadableState, path: str, round_id: int | None) -> dict[str, 
         raise InvalidRecord(round_key(path, number), "it is no round of a StateService")
     state: dict[str, Any] = deep_copy(found["state"])
     return state
+
+
+def _like(client: Any) -> redis.Redis:
+    """A new client, for threads, that connects like this one."""
+    import redis
+
+    pool = getattr(client, "connection_pool", None)
+    if pool is None or "SentinelConnectionPool" in [base.__name__ for base in type(pool).__mro__]:
+        raise InvalidInput(
+            "the redis_client of a cluster or a Sentinel does not name one server: give a redis_url, or give "
+            "StateService a store, such as Redis(client=...)"
+        )
+    names = [base.__name__ for base in pool.connection_class.__mro__]
+    kinds = (redis.SSLConnection, redis.UnixDomainSocketConnection)
+    kind = next((kind for kind in kinds if kind.__name__ in names), redis.Connection)
+    options = {
+        name: value
+        for name, value in pool.connection_kwargs.items()
+        if name in _PLAIN or name.startswith("ssl_")
+    }
+    return redis.Redis(connection_pool=redis.ConnectionPool(connection_class=kind, **options))

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from vstate.errors import InvalidInput
-from vstate.sessions.redis_state_service import RedisStateService
-from vstate.sessions.state_service import InMemoryStateService, StateService
+from vstate.sessions.state_service import InMemoryStateService, RedisStateService, StateService
 
 _DEFAULT = "in_memory"
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
