@@ -73,25 +73,6 @@ async def test_latest_goes_by_step_and_time_and_never_by_text(store: AgentStateS
 
 
 @in_a_loop
-async def test_one_agent_is_not_another_whose_name_begins_alike(store: AgentStateStore) -> None:
-    """In the original "a" got the checkpoints of "ab", and deleting "a" deleted them."""
-    for agent in ("ab", "a/b", "a%2fb", ""):
-        await store.save_checkpoint(checkpoint("c", agent=agent, state={"of": agent}))
-        await store.save_snapshot(AgentSnapshot(agent_id=agent))
-    assert await store.latest_checkpoint("a") is None
-    assert await store.get_checkpoint("a", "b/c") is None
-    assert await store.list_checkpoints("a") == []
-    assert await store.list_snapshots("a") == []
-    assert await store.delete("a") is False
-    for agent in ("ab", "a/b", "a%2fb", ""):
-        found = present(await store.get_checkpoint(agent_id=agent, checkpoint_id="c"))
-        assert found.state == {"of": agent}
-        assert len(await store.list_snapshots(agent)) == 1
-    assert await store.delete("ab") is True
-    assert await store.list_agents() == sorted(["a/b", "a%2fb", ""])
-
-
-@in_a_loop
 async def test_saving_a_checkpoint_again_replaces_it_and_its_rank(store: AgentStateStore) -> None:
     with pytest.raises(ValueError, match="step"):
         checkpoint("x", -1)

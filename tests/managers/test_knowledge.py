@@ -181,23 +181,6 @@ async def test_an_age_that_is_none(manager: KnowledgeStateManager) -> None:
     assert await manager.needs_resync("kb")
 
 
-@in_a_loop
-async def test_sources_are_their_own(local_store: AgentStore) -> None:
-    """Each by both ids, with any characters; the same one again replaces it; extra fields are kept."""
-    pairs = [("a", "b/c"), ("a/b", "c"), ("a", "b"), ("ab", ""), ("", "x")]
-    async with KnowledgeStateManager(local_store()) as manager:
-        for kb, id in pairs:
-            await manager.update_source_state(source(id, kb, path=f"{kb}|{id}"))
-        await manager.update_source_state(source("b", "a", documents_synced=7, path="new"))
-        found = {kb: [(s.source_id, s.model_extra) for s in await manager.get_sources(kb)] for kb, _ in pairs}
-        assert found == {
-            "a": [("b", {"path": "new"}), ("b/c", {"path": "a|b/c"})],
-            "a/b": [("c", {"path": "a/b|c"})],
-            "ab": [("", {"path": "ab|"})],
-            "": [("x", {"path": "|x"})],
-        }
-
-
 # Summary
 
 

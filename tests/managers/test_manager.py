@@ -28,16 +28,21 @@ from vstate.managers import (
     Manager,
     MemoryBackend,
     OrchestrationStateManager,
+    SourceState,
     SpeechStateManager,
     StateConfig,
     StateManager,
+    STTState,
     TeamState,
+    ToolCacheEntry,
     ToolExecution,
     ToolStateManager,
     WorkflowState,
     WorkflowStateManager,
+    parameters_hash,
 )
 from vstate.patterns import Records
+from vstate.patterns.paths import join_path
 from vstate.sessions import JSONSession, StateModule, StateService, VersionedSession
 from vstate.testing import Faulty
 
@@ -363,6 +368,80 @@ def test_repr_of_services_files_and_records(tmp_path: Path) -> None:
     assert repr(records) == "<Records of WorkflowState in Namespace 'part/' of Live>"
     assert "hush" not in repr(StateConfig(backend="redis", redis_url="redis://:hush@127.0.0.1:1/0"))
     assert "hush" not in repr(StateConfig(backend="redis://:hush@127.0.0.1:1/0"))
+
+
+IDS = ["a", "ab", "a/b", "a:b", "a_b", "a%2fb", "", "..", "ä %2f"]
+
+Of = Callable[[Any, str], Any]
+
+KEEPERS: dict[str, tuple[Branched, Of, Of, Of | None]] = {
+    "agents": (
+        AgentStateStore,
+        lambda it, id: it.save_checkpoint(AgentCheckpoint(agent_id=id, checkpoint_id="c", state=id)),
+        lambda it, id: it.list_checkpoints(id),
+        lambda it, id: it.delete(id),
+    ),
+    "snapshots": (
+        AgentStateStore,
+        lambda it, id: it.save_snapshot(AgentSnapshot(agent_id=id)),
+        lambda it, id: it.list_snapshots(id),
+        lambda it, id: it.delete(id),
+    ),
+    "teams": (
+        OrchestrationStateManager,
+        lambda it, id: it.create_team(TeamState(team_id=id, agents={id: {"agent_id": id}})),
+        lambda it, id: it.get_available_agents(id),
+        lambda it, id: it.delete_team(id),
+    ),
+    "knowledge": (
+        KnowledgeStateManager,
+        lambda it, id: it.update_source_state(SourceState(source_id=id, knowledge_base_id=id)),
+        lambda it, id: it.get_sources(id),
+        None,
+    ),
+    "executions": (
+        ToolStateManager,
+        lambda it, id: it.start_execution(ToolExecution(execution_id=id, tool_name=id)),
+        lambda it, id: it.get_execution_history(id),
+        None,
+    ),
+    "cache": (
+        ToolStateManager,
+        lambda it, id: it.cache_result(ToolCacheEntry(tool_name=id, parameters={})),
+        lambda it, id: it.read(lambda part: [key for key in part if key == join_path("cache", id, HASH)]),
+        lambda it, id: it.invalidate_cache(id),
+    ),
+    "speech": (
+        SpeechStateManager,
+        lambda it, id: it.update_stt_state(STTState(session_id=id)),
+        lambda it, id: it.read(lambda part: [key for key in part if key == join_path("stt", id)]),
+        None,
+    ),
+    "rounds": (
+        StateService,
+        lambda it, id: it.save_state(id, {}),
+        lambda it, id: it.list_rounds(id),
+        lambda it, id: it.delete_state(id),
+    ),
+}
+HASH = parameters_hash({})
+
+
+@pytest.mark.parametrize("kept", KEEPERS)
+@in_a_loop
+async def test_ids_that_look_alike_never_mix(kept: str) -> None:
+    """In the original "a" got the checkpoints of "ab", and deleting "a" deleted them."""
+    kind, write, found, delete = KEEPERS[kept]
+    async with kind(Memory()) as keeper:
+        for id in IDS[1:]:
+            await write(keeper, id)
+        if kept != "teams":  # which raises for an unknown one
+            assert await found(keeper, "a") == []
+        await write(keeper, "a")
+        if delete is not None:
+            await delete(keeper, "a")
+        for id in IDS[1:]:
+            assert len(await found(keeper, id)) == 1
 
 
 async def write_checkpoint(manager: Any) -> None:

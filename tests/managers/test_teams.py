@@ -163,20 +163,6 @@ async def test_an_unknown_team_agent_or_task(manager: OrchestrationStateManager)
             await call
 
 
-@in_a_loop
-async def test_ids_never_collide(manager: OrchestrationStateManager) -> None:
-    """Ids with slashes and with equal beginnings never mix."""
-    for team_id in ("a", "ab", "a/b", "a:b", "a_b", "", ".."):
-        await manager.create_team(team(1, team_id))
-        await manager.enqueue_task(team_id, {"id": "x/y"})
-        await manager.enqueue_task(team_id, {"id": f"only of {team_id}"})
-    await manager.delete_team("a")
-    found = await manager.list_teams()
-    assert [t.team_id for t in found] == ["", "..", "a/b", "a:b", "a_b", "ab"]
-    for t in found:
-        assert [task["id"] for task in t.task_queue.pending] == ["x/y", f"only of {t.team_id}"]
-
-
 # Agents
 
 
@@ -388,54 +374,6 @@ async def test_a_failed_task(manager: OrchestrationStateManager) -> None:
     assert (failed["status"], failed["error"], failed["assigned_to"]) == ("failed", "no use", "a0")
     assert (await ids(manager, "failed"), await ids(manager)) == (["t1"], ["t2"])
     assert [agent.agent_id for agent in await manager.get_available_agents("crew")] == ["a0"]
-
-
-@in_a_loop
-async def test_the_messages_of_commits(manager: OrchestrationStateManager) -> None:
-    """Each commit names the team and the change."""
-    await manager.create_team(team(1))
-    await manager.enqueue_task("crew", {"id": "t1"})
-    await manager.enqueue_task("crew", {"id": "t2"})
-    await manager.assign_task("crew", "t2", "a0")
-    await manager.fail_task("crew", "t2", requeue=True)
-    await manager.assign_task("crew", agent_id="a0")
-    await manager.complete_task("crew", "t1")
-    await manager.update_agent_status("crew", "a0", "waiting")
-    await manager.remove_agent("crew", "a0")
-    await manager.delete_team("crew")
-    messages = [commit.message async for commit in manager.state.log()]
-    assert messages[::-1] == [
-        "team crew: created",
-        "team crew: task t1 enqueued",
-        "team crew: task t2 enqueued",
-        "team crew: task t2 to a0",
-        "team crew: task t2 failed, back in the queue",
-        "team crew: task t1 to a0",
-        "team crew: task t1 completed",
-        "team crew: agent a0 is waiting",
-        "team crew: agent a0 left",
-        "team crew: deleted",
-    ]
-
-
-@pytest.mark.slow
-@in_a_loop
-async def test_forty_at_once(local_store: AgentStore) -> None:
-    """Of 40 tasks that two managers enqueue at once, 40 are there, and 40 pulls give each to one agent."""
-    async with (
-        OrchestrationStateManager(local_store()) as one,
-        OrchestrationStateManager(local_store()) as two,
-    ):
-        await one.create_team(team(40))
-        both = [(one, two)[n % 2] for n in range(40)]
-        made = await asyncio.gather(
-            *(manager.enqueue_task("crew", {"n": n}) for n, manager in enumerate(both))
-        )
-        assert sorted(await ids(one)) == sorted(made)
-        given = await asyncio.gather(
-            *(manager.assign_task("crew", agent_id=f"a{n}") for n, manager in enumerate(both))
-        )
-        assert sorted(task["n"] for task in given if task is not None) == list(range(40))
 
 
 # Many processes

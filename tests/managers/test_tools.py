@@ -237,16 +237,6 @@ async def test_results_grow_old(local_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_without_ttl(local_store: AgentStore) -> None:
-    """`cache_ttl=None` keeps results for ever."""
-    with standing_still() as time:
-        async with ToolStateManager(local_store(), cache_ttl=None) as manager:
-            await manager.cache_result(ToolCacheEntry(tool_name="s", parameters={}, result=1))
-            time.pass_(10**9)
-            assert await manager.get_cached_result("s", {})
-
-
-@in_a_loop
 async def test_a_hash_of_ones_own(manager: ToolStateManager) -> None:
     """The hash is kept, also beside `parameters`; an entry with neither is refused."""
     both = ToolCacheEntry(tool_name="s", parameters_hash="mine", parameters={"q": 1}, result=2)
@@ -271,18 +261,6 @@ async def test_invalidating(manager: ToolStateManager) -> None:
     assert await manager.invalidate_cache("s") == 2
     for tool in ("s:x", "s/x", "sx"):
         assert await manager.invalidate_cache(tool) == 3
-
-
-@in_a_loop
-async def test_a_cache_that_is_off(local_store: AgentStore) -> None:
-    """`cache_results=False` keeps nothing, returns nothing and counts nothing."""
-    store = local_store()
-    async with ToolStateManager(store, cache_results=False) as manager:
-        await manager.cache_result(ToolCacheEntry(tool_name="s", parameters={}))
-        assert await manager.get_cached_result("s", {}) is None
-    async with ToolStateManager(store) as manager:
-        assert await manager.get_cached_result("s", {}) is None
-        assert (await manager.get_tool_stats("s")).cache_hit_rate == 0
 
 
 # Retries
@@ -314,29 +292,6 @@ async def test_retries(manager: ToolStateManager) -> None:
 
 
 # The layers below
-
-
-@in_a_loop
-async def test_the_log_reads_well(manager: ToolStateManager) -> None:
-    """Each change is one commit, with a message."""
-    await manager.start_execution(execution("e1"))
-    await manager.fail_execution("e1", "no")
-    await manager.update_retry_state(RetryState(execution_id="e1", attempts=1))
-    await manager.cache_result(ToolCacheEntry(tool_name="search", parameters={}))
-    await manager.get_cached_result("search", {})
-    await manager.get_cached_result("search", {"n": 2})
-    await manager.invalidate_cache("search")
-    messages = [commit.message async for commit in manager.state.log()]
-    assert messages == [
-        "cache of search: 1 dropped",
-        "cache of search: a miss",
-        "cache of search: a hit",
-        "cache of search: a result kept",
-        "execution e1: to be retried after attempt 1",
-        "execution e1: failed: no",
-        "execution e1: started search",
-    ]
-    assert len(await manager.history("executions/e1")) == 3
 
 
 @in_a_loop

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field
 
 from vstate.arguments import check_limit
 from vstate.managers.manager import Manager
-from vstate.managers.record import Record, index_time, record_copy
-from vstate.patterns.paths import scope, split_path
+from vstate.managers.record import Record, index_time, kept, record_copy
+from vstate.patterns.paths import split_path
 from vstate.patterns.records import Records
 from vstate.state.namespace import Namespace
 
 __all__ = ["AgentCheckpoint", "AgentSnapshot", "AgentStateStore"]
+
+
+R = TypeVar("R", bound=Record)
 
 
 class AgentSnapshot(Record):
@@ -78,11 +82,7 @@ class AgentStateStore(Manager):
 
     async def list_snapshots(self, agent_id: str, *, limit: int | None = None) -> list[AgentSnapshot]:
         """The snapshots of an agent, oldest first; with `limit`, the newest of them."""
-        most = check_limit(limit)
-        newest = await self.read(
-            lambda part: list(islice(snapshots_of(part, agent_id).indexed("newest"), most))
-        )
-        return newest[::-1]
+        return await self._newest(snapshots_of, agent_id, limit)
 
     async def load_snapshot(self, agent_id: str, snapshot_id: str | None = None) -> AgentSnapshot | None:
         """The snapshot with this id, by default the latest; None if there is none."""
@@ -106,11 +106,7 @@ class AgentStateStore(Manager):
 
     async def list_checkpoints(self, agent_id: str, *, limit: int | None = None) -> list[AgentCheckpoint]:
         """The checkpoints of an agent by step, then time; with `limit`, the latest of them."""
-        most = check_limit(limit)
-        newest = await self.read(
-            lambda part: list(islice(checkpoints_of(part, agent_id).indexed("newest"), most))
-        )
-        return newest[::-1]
+        return await self._newest(checkpoints_of, agent_id, limit)
 
     async def latest_checkpoint(self, agent_id: str, *, recoverable: bool = False) -> AgentCheckpoint | None:
         """The checkpoint with the highest step, then the latest time; None if there is none.
@@ -121,17 +117,25 @@ class AgentStateStore(Manager):
         index = "recoverable" if recoverable else "newest"
         return await self.read(lambda part: next(checkpoints_of(part, agent_id).indexed(index), None))
 
+    async def _newest(
+        self, records_of: Callable[..., Records[R]], agent_id: str, limit: int | None
+    ) -> list[R]:
+        most = check_limit(limit)
+        newest = await self.read(
+            lambda part: list(islice(records_of(part, agent_id).indexed("newest"), most))
+        )
+        return newest[::-1]
+
     # Agents
 
     async def list_agents(self) -> list[str]:
         """The sorted ids of all agents with a snapshot or a checkpoint."""
-        return sorted(
-            await self.read(
-                lambda part: (
-                    _agent_ids(part.namespace("snapshots")) | _agent_ids(part.namespace("checkpoints"))
-                )
-            )
-        )
+
+        def read(part: Namespace) -> list[str]:
+            keys = [key for name in ("snapshots", "checkpoints") for key in part.namespace(name)]
+            return sorted({split_path(key.partition("/")[0])[0] for key in keys})
+
+        return await self.read(read)
 
     async def delete(self, agent_id: str, checkpoint_id: str | None = None) -> bool:
         """Delete all records of an agent, or one checkpoint; history keeps them. False if there are none."""
@@ -145,46 +149,25 @@ class AgentStateStore(Manager):
             checkpoints.clear()
             return recoveries_of(part).discard(agent_id) or found
 
-        subject = (
-            f"agent {agent_id}"
-            if checkpoint_id is None
-            else f"checkpoint {checkpoint_id} of agent {agent_id}"
-        )
-        return await self.change(delete, f"delete {subject}")
-
-
-def snapshots_of(part: Namespace, agent_id: str) -> Records[AgentSnapshot]:
-    """The snapshots of an agent."""
-    return Records(
-        scope(part, "snapshots", agent_id),
-        AgentSnapshot,
-        key="snapshot_id",
-        index={"newest": lambda snapshot: -index_time(snapshot.timestamp)},
-    )
-
-
-def checkpoints_of(part: Namespace, agent_id: str) -> Records[AgentCheckpoint]:
-    """The checkpoints of an agent."""
-    return Records(
-        scope(part, "checkpoints", agent_id),
-        AgentCheckpoint,
-        key="checkpoint_id",
-        index={
-            "newest": _rank,
-            "recoverable": lambda checkpoint: _rank(checkpoint) if checkpoint.recoverable else None,
-        },
-    )
+        subject = "" if checkpoint_id is None else f"checkpoint {checkpoint_id} of "
+        return await self.change(delete, f"delete {subject}agent {agent_id}")
 
 
 def _rank(checkpoint: AgentCheckpoint) -> tuple[int, int]:
     return -checkpoint.step, -index_time(checkpoint.timestamp)
 
 
-def _agent_ids(records: Namespace) -> set[str]:
-    """The agents with records here: the first part of a key is the id of the agent."""
-    return {split_path(key.partition("/")[0])[0] for key in records}
-
-
-def recoveries_of(part: Namespace) -> Records[Recovery]:
-    """The counts of an `AgentRecoveryManager`, in the same part."""
-    return Records(part.namespace("recoveries"), Recovery, key="agent_id")
+snapshots_of = kept(
+    "snapshots",
+    AgentSnapshot,
+    key="snapshot_id",
+    index={"newest": lambda snapshot: -index_time(snapshot.timestamp)},
+)
+checkpoints_of = kept(
+    "checkpoints",
+    AgentCheckpoint,
+    key="checkpoint_id",
+    index={"newest": _rank, "recoverable": lambda each: _rank(each) if each.recoverable else None},
+)
+recoveries_of = kept("recoveries", Recovery, key="agent_id")
+"""The counts of an `AgentRecoveryManager`."""

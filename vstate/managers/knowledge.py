@@ -9,9 +9,8 @@ from pydantic import Field
 
 from vstate.arguments import check_seconds
 from vstate.managers.manager import Manager
-from vstate.managers.record import Record, record_copy
+from vstate.managers.record import Record, kept, record_copy
 from vstate.patterns.lifecycle import Lifecycle
-from vstate.patterns.records import Records
 from vstate.state.namespace import Namespace
 
 __all__ = [
@@ -225,9 +224,5 @@ class KnowledgeStateManager(Manager):
         return await self.read(summarise)
 
 
-def _progress(part: Namespace) -> Records[IndexingProgress]:
-    return Records(part.namespace("progress"), IndexingProgress, key="knowledge_base_id")
-
-
-def _sources(part: Namespace) -> Records[SourceState]:
-    return Records(part.namespace("sources"), SourceState, key=("knowledge_base_id", "source_id"))
+_progress = kept("progress", IndexingProgress, key="knowledge_base_id")
+_sources = kept("sources", SourceState, key=("knowledge_base_id", "source_id"))

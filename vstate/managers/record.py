@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum, StrEnum
 from typing import Annotated, Any, Self, TypeVar
@@ -12,6 +12,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from vstate.errors import InvalidInput, quoted
 from vstate.patterns.copies import checked_copy
+from vstate.patterns.paths import scope
+from vstate.patterns.records import Records
 from vstate.patterns.schema import reasons
 
 __all__ = ["Record"]
@@ -39,6 +41,11 @@ class Record(BaseModel):
             if fields:
                 fields.update(copy.deepcopy(dict(fields), memo))
         return own
+
+
+def kept(name: str, model: type[R], **options: Any) -> Callable[..., Records[R]]:
+    """A function from the part of a manager, and ids within `name`, to the records of a model there."""
+    return lambda part, *within: Records(scope(part, name, *within), model, **options)
 
 
 def record_copy(kind: type[R], record: Any) -> R:

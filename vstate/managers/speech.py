@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import StrEnum, auto
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ from pydantic import Field
 
 from vstate.errors import IllegalTransition
 from vstate.managers.manager import Manager
-from vstate.managers.record import Record, dict_copy, index_time, make_record, member, record_copy
+from vstate.managers.record import Record, dict_copy, index_time, kept, make_record, member, record_copy
 from vstate.patterns.records import Records
 from vstate.state.namespace import Namespace
 
@@ -108,13 +108,6 @@ class VoiceConversationState(Record):
 
 R = TypeVar("R", bound=Record)
 
-SessionState = STTState | TTSState | VoiceConversationState
-
-_NAMESPACES: Mapping[type[Record], str] = {
-    STTState: "stt",
-    TTSState: "tts",
-    VoiceConversationState: "conversations",
-}
 _INACTIVE = (AudioSessionStatus.COMPLETED, AudioSessionStatus.ERROR)
 
 
@@ -165,7 +158,7 @@ class SpeechStateManager(Manager):
     async def end_session(self, session_id: str, reason: str | None = None) -> AudioSession:
         """End a session. Raises KeyNotFound, and IllegalTransition if it has ended."""
         final = {"status": AudioSessionStatus.COMPLETED, "ended_at": datetime.now(), "end_reason": reason}
-        return await self._move(session_id, "end", "ended" + (f": {reason}" if reason else ""), **final)
+        return await self._move(session_id, "end", f"ended: {reason}" if reason else "ended", **final)
 
     async def _move(self, session_id: str, event: str, done: str, **fields: Any) -> AudioSession:
         def move(part: Namespace) -> AudioSession:
@@ -179,55 +172,52 @@ class SpeechStateManager(Manager):
     async def update_stt_state(self, state: STTState) -> None:
         """Write the state of listening. Raises IllegalTransition if the session has ended."""
         state = record_copy(STTState, state)
-        await self._update(state, f"session {state.session_id}: hearing, {state.status}")
+        await self._update(_stt, state.session_id, state, f"hearing, {state.status}")
 
     async def get_stt_state(self, session_id: str) -> STTState | None:
         """The state of listening in a session, or None."""
-        return await self._get(STTState, session_id)
+        return await self.read(lambda part: _stt(part).get(session_id))
 
     async def update_tts_state(self, state: TTSState) -> None:
         """Write the state of speaking. Raises IllegalTransition if the session has ended."""
         state = record_copy(TTSState, state)
-        await self._update(
-            state, f"session {state.session_id}: {'speaking' if state.is_speaking else 'silent'}"
-        )
+        await self._update(_tts, state.session_id, state, "speaking" if state.is_speaking else "silent")
 
     async def get_tts_state(self, session_id: str) -> TTSState | None:
         """The state of speaking in a session, or None."""
-        return await self._get(TTSState, session_id)
+        return await self.read(lambda part: _tts(part).get(session_id))
 
     async def update_conversation_state(self, state: VoiceConversationState) -> None:
         """Write the conversation of a session. Raises IllegalTransition if the session has ended."""
         state = record_copy(VoiceConversationState, state)
-        await self._update(state, f"session {state.session_id}: turn {state.turn_count}")
+        await self._update(_conversations, state.session_id, state, f"turn {state.turn_count}")
 
     async def get_conversation_state(self, session_id: str) -> VoiceConversationState | None:
         """The conversation of a session, or None."""
-        return await self._get(VoiceConversationState, session_id)
+        return await self.read(lambda part: _conversations(part).get(session_id))
 
-    async def _update(self, state: SessionState, message: str) -> None:
+    async def _update(
+        self, states: Callable[..., Records[R]], session_id: str, state: R, message: str
+    ) -> None:
         def update(part: Namespace) -> None:
-            if state.session_id in _sessions(part):
-                _require_not_ended(part, state.session_id, "update")
+            if session_id in _sessions(part):
+                _require_not_ended(part, session_id, "update")
             else:  # the session begins now
-                _sessions(part).put(AudioSession(session_id=state.session_id))
-            _states(part, type(state)).put(state)
+                _sessions(part).put(AudioSession(session_id=session_id))
+            states(part).put(state)
 
-        await self.change(update, message)
-
-    async def _get(self, kind: type[R], session_id: str) -> R | None:
-        return await self.read(lambda part: _states(part, kind).get(session_id))
+        await self.change(update, f"session {session_id}: {message}")
 
 
-def _sessions(part: Namespace) -> Records[AudioSession]:
-    return Records(
-        part.namespace("sessions"), AudioSession, key="session_id", index={"active": _active_since}
-    )
+def _active_since(session: AudioSession) -> int | None:
+    """The place of a session in the index of active ones."""
+    return None if session.status in _INACTIVE else index_time(session.created_at)
 
 
-def _states(part: Namespace, kind: type[R]) -> Records[R]:
-    """The states of one kind, by session."""
-    return Records(part.namespace(_NAMESPACES[kind]), kind, key="session_id")
+_sessions = kept("sessions", AudioSession, key="session_id", index={"active": _active_since})
+_stt = kept("stt", STTState, key="session_id")
+_tts = kept("tts", TTSState, key="session_id")
+_conversations = kept("conversations", VoiceConversationState, key="session_id")
 
 
 def _require_not_ended(part: Namespace, session_id: str, event: str) -> AudioSession:
@@ -236,8 +226,3 @@ def _require_not_ended(part: Namespace, session_id: str, event: str) -> AudioSes
     if session.status is AudioSessionStatus.COMPLETED:
         raise IllegalTransition(session.status, event)
     return session
-
-
-def _active_since(session: AudioSession) -> int | None:
-    """The place of a session in the index of active ones."""
-    return None if session.status in _INACTIVE else index_time(session.created_at)

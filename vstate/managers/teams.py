@@ -18,11 +18,9 @@ from vstate.arguments import check_seconds
 from vstate.errors import AlreadyExists, IllegalTransition, InvalidInput, KeyNotFound, quoted
 from vstate.managers.backends import Persistence, Where
 from vstate.managers.manager import Entity, Manager
-from vstate.managers.record import Record, StatusText, dict_copy, index_time, record_copy
+from vstate.managers.record import Record, StatusText, dict_copy, index_time, kept, record_copy
 from vstate.patterns.copies import checked_copy
 from vstate.patterns.lifecycle import Lifecycle
-from vstate.patterns.paths import scope
-from vstate.patterns.records import Records
 from vstate.state.namespace import Namespace
 
 __all__ = [
@@ -351,9 +349,15 @@ class OrchestrationStateManager(Manager):
         return Entity(self, f"team {team_id}", lambda part: Team(part, team_id))
 
 
-def teams(part: Namespace) -> Records[StoredTeam]:
-    """The records of the teams, without their agents and tasks."""
-    return Records(part.namespace("state"), StoredTeam, key="team_id")
+teams = kept("state", StoredTeam, key="team_id")
+"""The records of the teams, without their agents and tasks."""
+_agents = kept("agents", AgentCoordinationState, key="agent_id")
+_tasks = kept(
+    "tasks",
+    Task,
+    key="task_id",
+    index={"pending": lambda task: task.place if task.status is _PENDING else None},
+)
 
 
 class Team:
@@ -366,13 +370,8 @@ class Team:
     def __init__(self, part: Namespace, team_id: str) -> None:
         self._id = team_id
         self._teams = teams(part)
-        self.agents = Records(scope(part, "agents", team_id), AgentCoordinationState, key="agent_id")
-        self.tasks = Records(
-            scope(part, "tasks", team_id),
-            Task,
-            key="task_id",
-            index={"pending": lambda task: task.place if task.status is _PENDING else None},
-        )
+        self.agents = _agents(part, team_id)
+        self.tasks = _tasks(part, team_id)
         if team_id not in self._teams:
             raise KeyNotFound(team_id, kind="team")
 

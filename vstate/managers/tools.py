@@ -16,11 +16,10 @@ from vstate.arguments import check_flag, check_limit, check_seconds, storable
 from vstate.errors import InvalidInput
 from vstate.managers.backends import Persistence, Where
 from vstate.managers.manager import Manager
-from vstate.managers.record import Record, index_time, record_copy, timestamp
+from vstate.managers.record import Record, index_time, kept, record_copy, timestamp
 from vstate.objects import canonical
 from vstate.patterns.copies import checked_copy
 from vstate.patterns.lifecycle import Lifecycle
-from vstate.patterns.records import Records
 from vstate.state.namespace import Namespace
 
 __all__ = [
@@ -326,25 +325,14 @@ class ToolStateManager(Manager):
         tallies.put(tally.plus(**more))
 
 
-def _executions(part: Namespace) -> Records[ToolExecution]:
-    return Records(
-        part.namespace("executions"),
-        ToolExecution,
-        key="execution_id",
-        index={"history": lambda execution: (execution.tool_name, -index_time(execution.started_at))},
-    )
-
-
-def _retries(part: Namespace) -> Records[RetryState]:
-    return Records(part.namespace("retries"), RetryState, key="execution_id")
-
-
-def _cache(part: Namespace) -> Records[ToolCacheEntry]:
-    return Records(part.namespace("cache"), ToolCacheEntry, key=("tool_name", "parameters_hash"))
-
-
-def _tallies(part: Namespace) -> Records[Tally]:
-    return Records(part.namespace("stats"), Tally, key=("tool_name", "shard"))
+_executions = kept(
+    "executions",
+    ToolExecution,
+    key="execution_id",
+    index={"history": lambda execution: (execution.tool_name, -index_time(execution.started_at))},
+)
+_retries = kept("retries", RetryState, key="execution_id")
+_cache = kept("cache", ToolCacheEntry, key=("tool_name", "parameters_hash"))
 
 
 def _move(part: Namespace, execution: ToolExecution, event: str, **fields: Any) -> ToolExecution:
@@ -367,6 +355,9 @@ class Tally(Record):
     def plus(self, **more: float) -> Tally:
         """The tally with these counts added."""
         return self.model_copy(update={name: getattr(self, name) + value for name, value in more.items()})
+
+
+_tallies = kept("stats", Tally, key=("tool_name", "shard"))
 
 
 def _statistics(tallies: Iterable[Tally], tool_name: str) -> ToolStats:

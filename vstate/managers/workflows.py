@@ -14,10 +14,8 @@ from vstate.arguments import check_count
 from vstate.errors import InvalidInput, KeyNotFound
 from vstate.managers.backends import Persistence, Where
 from vstate.managers.manager import Entity, Manager
-from vstate.managers.record import Record, StatusText, dict_copy, member, record_copy, timestamp
+from vstate.managers.record import Record, StatusText, dict_copy, kept, member, record_copy, timestamp
 from vstate.patterns.lifecycle import Lifecycle
-from vstate.patterns.paths import scope
-from vstate.patterns.records import Records
 from vstate.plural import counted
 from vstate.state.namespace import Namespace
 
@@ -289,9 +287,19 @@ def _because(done: str, reason: str | None) -> str:
     return done if reason is None else f"{done}: {reason}"
 
 
-def workflows(part: Namespace) -> Records[WorkflowState]:
-    """The records of the workflows, without steps and checkpoints."""
-    return Records(part.namespace("state"), WorkflowState, key="workflow_id")
+def _key(step_number: int) -> str:
+    return f"{step_number:09}"
+
+
+workflows = kept("state", WorkflowState, key="workflow_id")
+"""The records of the workflows, without steps and checkpoints."""
+_steps = kept(
+    "steps",
+    StepState,
+    key=lambda step: _key(step.step_number),
+    index={"open": lambda step: None if step.is_done else ()},  # begun and not done
+)
+_checkpoints = kept("checkpoints", WorkflowCheckpoint, key="checkpoint_id")
 
 
 class Workflow:
@@ -304,16 +312,8 @@ class Workflow:
         if state is None:
             raise KeyNotFound(workflow_id, kind="workflow")
         self.state = state
-        self.steps = Records(
-            scope(part, "steps", workflow_id),
-            StepState,
-            key=lambda step: _key(step.step_number),
-            # The steps that are begun and not done.
-            index={"open": lambda step: None if step.is_done else ()},
-        )
-        self.checkpoints = Records(
-            scope(part, "checkpoints", workflow_id), WorkflowCheckpoint, key="checkpoint_id"
-        )
+        self.steps = _steps(part, workflow_id)
+        self.checkpoints = _checkpoints(part, workflow_id)
 
     def put(self, **fields: Any) -> WorkflowState:
         return self._workflows.change(self._id, **fields)
@@ -403,7 +403,3 @@ class Workflow:
         restored.workflow_id, restored.status, restored.error = self._id, status, None
         restored.current_step, restored.context = checkpoint.step, checkpoint.context
         return self._workflows.put(restored)
-
-
-def _key(step_number: int) -> str:
-    return f"{step_number:09}"

@@ -56,12 +56,8 @@ class JSONSession(SessionBase):
         if then_save_dir:
             if session_id is not None or len(then_save_dir) > 1:
                 raise TypeError("JSONSession takes save_dir, and session_id= for a single session")
-            self.session_id: str | None = check_text("session_id", save_dir, empty=False)
-            save_dir = then_save_dir[0]
-        else:
-            self.session_id = (
-                None if session_id is None else check_text("session_id", session_id, empty=False)
-            )
+            session_id, save_dir = check_text("session_id", save_dir), then_save_dir[0]
+        self.session_id = None if session_id is None else check_text("session_id", session_id, empty=False)
         self.save_dir = os.path.expanduser("./" if save_dir is None else save_dir)
 
     def __repr__(self) -> str:
@@ -85,7 +81,7 @@ class JSONSession(SessionBase):
     async def save_session_state(
         self, session_id: str | None = None, user_id: str = "", **modules: Module
     ) -> None:
-        """As SessionBase. Raises TypeError, with the path, if JSON cannot hold a state, and OSError."""
+        """Raises TypeError, with the path, if JSON cannot hold a state, and OSError."""
         files = self._files(self._session(session_id), user_id)
         states = save_all(modules)
         if _IDS in states:
@@ -99,7 +95,7 @@ class JSONSession(SessionBase):
         allow_not_exist: bool = True,
         **modules: Module,
     ) -> None:
-        """As SessionBase. Raises CorruptStore for a file that holds no session, and OSError."""
+        """Raises CorruptStore for a file that holds no session, and OSError."""
         if isinstance(user_id, bool):  # in older programs allow_not_exist came second
             allow_not_exist, user_id = user_id, ""
         name = self._session(session_id)
@@ -221,9 +217,7 @@ def _parse(text: str) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
-            twice = next(
-                key for index, (key, _) in enumerate(pairs) if any(key == k for k, _ in pairs[:index])
-            )
+            twice = next(key for key in found if [name for name, _ in pairs].count(key) > 1)
             raise InvalidInput(f"a dict has two keys that JSON writes as {twice!r}")
         return found
 

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     import redis
     import redis.asyncio
 
-    from vstate.kv.redis import Redis
-
 _T = TypeVar("_T")
 
 _RENEWED = 0.9  # an export renews a session, by a commit, once less than this part of its ttl is left
@@ -83,6 +81,7 @@ class StateService:
         seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
         check_seconds("ttl", seconds, none="None for ever")
         self._store = check_store(store)
+        self._own: KVStore | None = None
         self._ttl = seconds
         self._branch = branch
         self._starts_when_used = False
@@ -95,9 +94,6 @@ class StateService:
         """The store, or its path or URL."""
         return self._store
 
-    def _close_store(self) -> None:
-        """Close the objects that `_make_store` made."""
-
     # Start and stop
 
     async def start(self) -> None:
@@ -105,7 +101,9 @@ class StateService:
         async with self._changing.here():
             if self._state is not None:
                 return
-            state = aio.Versioned(self._make_store(), branch=self._branch)
+            store = self._make_store()
+            self._own = store if isinstance(store, KVStore) and store is not self._store else None
+            state = aio.Versioned(store, branch=self._branch)
             try:
                 await state
             except BaseException:
@@ -131,7 +129,8 @@ class StateService:
             await self._under_way.ended()
             await state.close()
         finally:
-            self._close_store()
+            if self._own is not None:
+                self._own.close()
 
     async def health(self) -> bool:
         """Whether the service is started and the store answers. Never raises."""
@@ -273,24 +272,20 @@ class StateService:
         path = path_of(user_id, session_id)
         _check_round(round_id)
         everything = round_id is None and session_id is None
+        within = join_path(user_id) if everything else path
         deleted = 0
 
         def delete(mapping: Versioned) -> None:
             nonlocal deleted
+            rounds = list(mapping.keys(f"{ROUNDS}/{within}/"))
+            sessions = list(mapping.keys(f"{SESSIONS}/{within}/")) if everything else [session_key(path)]
             if round_id is not None:
-                key = round_key(path, round_id)
-                deleted = int(session_key(path) in mapping and key in mapping)
-                if deleted:
-                    del mapping[key]
-                    if not mapping.keys(round_prefix(path)):
-                        del mapping[session_key(path)]
-                return
-            within = join_path(user_id) if everything else path
-            states = list(mapping.keys(f"{ROUNDS}/{within}/"))
-            sessions = mapping.keys(f"{SESSIONS}/{within}/") if everything else [session_key(path)]
-            for key in [*states, *sessions]:
+                left = [key for key in rounds if key != round_key(path, round_id)]
+                rounds = [key for key in rounds if key not in left and session_key(path) in mapping]
+                sessions = sessions if rounds and not left else []
+            for key in [*rounds, *sessions]:
                 mapping.pop(key, None)
-            deleted = len(states)
+            deleted = len(rounds)
 
         async with self._call() as state:
             await _commit(state, delete, "delete", user_id, None if everything else session_id or DEFAULT)
@@ -361,24 +356,13 @@ class RedisStateService(StateService):
         self._redis_url = redis_url
         self._redis = redis_client
         self._timeout = socket_timeout or 30.0
-        self._opened: list[Redis | redis.Redis] = []
 
     def _make_store(self) -> KVStore:
         from vstate.kv.redis import Redis  # late: the driver is optional
 
-        if self._redis is None:
-            store = Redis(self._redis_url, prefix=_REDIS_PREFIX, timeout=self._timeout)
-            self._opened = [store]
-        else:
-            client = _like(self._redis)
-            store = Redis(client=client, prefix=_REDIS_PREFIX, timeout=self._timeout)
-            self._opened = [store, client]
-        return store
-
-    def _close_store(self) -> None:
-        opened, self._opened = self._opened, []
-        for each in opened:
-            each.close()
+        url = self._redis_url if self._redis is None else None
+        client = None if self._redis is None else _like(self._redis)
+        return Redis(url, client=client, prefix=_REDIS_PREFIX, timeout=self._timeout)
 
 
 async def _commit(
@@ -412,7 +396,7 @@ def _load(mapping: ReadableState, path: str, round_id: int | None) -> dict[str, 
 
 
 def _like(client: Any) -> redis.Redis:
-    """A new client, for threads, that connects like this one."""
+    """A client for threads that would connect like this one. It makes no connection itself."""
     import redis
 
     pool = getattr(client, "connection_pool", None)

@@ -11,8 +11,10 @@ from typing import Any, ClassVar
 from vstate.errors import InvalidInput
 from vstate.sessions.state_service import InMemoryStateService, RedisStateService, StateService
 
-_DEFAULT = "in_memory"
-_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+_FLAGS = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
 
 
 class StateServiceFactory:
@@ -42,9 +44,8 @@ class StateServiceFactory:
         InvalidInput for an unknown backend or a variable of the wrong type, and the errors of the
         constructor.
         """
-        name = (
-            backend_type if backend_type is not None else os.environ.get("STATE_BACKEND", _DEFAULT)
-        ).lower()
+        given = os.environ.get("STATE_BACKEND", "in_memory") if backend_type is None else backend_type
+        name = given.lower()
         constructor = cls._registry.get(name)
         if constructor is None:
             raise InvalidInput(
@@ -84,7 +85,7 @@ def _parsed(variable: str, text: str, annotation: Any) -> Any:
         return None
     try:
         if "bool" in kinds:
-            return {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}[text.lower()]
+            return _FLAGS[text.lower()]
         if "float" in kinds:
             return float(text)
         if "int" in kinds:
