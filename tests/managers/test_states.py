@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import json
 import random
 import threading
@@ -38,20 +39,23 @@ class Plan:
     __hash__ = None  # type: ignore[assignment]
 
 
-async def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    """Wait until a condition holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        await asyncio.sleep(0.01)
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait until a condition holds, which may be awaited."""
+    async with asyncio.timeout(60):
+        while True:
+            found = condition()
+            if await found if inspect.isawaitable(found) else found:
+                return
+            await asyncio.sleep(0.005)
 
 
 async def until_it_is(manager: StateManager, key: str, value: object) -> None:
     """Wait until a manager reads this value."""
-    end = time.monotonic() + 60
-    while await manager.get(key) != value:
-        assert time.monotonic() < end, "it did not happen in time"
-        await asyncio.sleep(0.005)
+
+    async def is_there() -> bool:
+        return bool(await manager.get(key) == value)
+
+    await until(is_there)
 
 
 class Unreachable(Faulty):
@@ -107,42 +111,24 @@ async def test_saving_getting_updating_deleting_and_listing(local_store: AgentSt
     await manager.close()
 
 
-@in_a_loop
-async def test_an_update_of_an_absent_key_or_of_no_dict(
-    manager: StateManager,
-) -> None:
-    await manager.update("new", {"a": 1})
-    assert await manager.get("new") == {"a": 1}
-    await manager.save("text", "hello")
-    with pytest.raises(InvalidInput, match=r"holds a str.*save"):
-        await manager.update("text", {"a": 1})
-    assert await manager.get("text") == "hello"
-
-
 @pytest.mark.parametrize("auto_save", [True, False])
 @in_a_loop
-async def test_an_update_by_an_empty_dict_makes_one(auto_save: bool) -> None:
-    """Also of a key that was deleted just before, and with a time to live."""
+async def test_updates(auto_save: bool) -> None:
+    """Of a dict, an absent or a deleted key, also by an empty dict; not of another value. With a ttl, too."""
     async with StateManager(config=StateConfig(ttl=60, auto_save=auto_save)) as manager:
-        await manager.save("gone", {"old": 1})
-        await manager.delete("gone")
-        for key in ("gone", "new"):
+        for key in ("gone", "fleeting", "text"):
+            await manager.save(key, "hello")
+        for key in ("gone", "fleeting"):
+            await manager.delete(key)
+        for key in ("gone", "empty"):
             await manager.update(key, {})
+        await manager.update("new", {"a": 1})
+        with pytest.raises(InvalidInput, match=r"holds a str.*save"):
+            await manager.update("text", {"a": 1})
         for _ in range(2):
-            assert await manager.list_keys() == ["gone", "new"]
-            assert (await manager.get("gone"), await manager.get("new")) == ({}, {})
+            found = {key: await manager.get(key) for key in await manager.list_keys()}
+            assert found == {"gone": {}, "empty": {}, "new": {"a": 1}, "text": "hello"}
             await manager.flush()
-
-
-@in_a_loop
-async def test_a_ttl_applies_to_present_keys_only() -> None:
-    """A key that was saved and deleted before its commit does not expire, and the commit does not fail."""
-    async with StateManager(config=StateConfig(ttl=60, auto_save=False)) as manager:
-        for key in "ab":
-            await manager.save(key, 1)
-        assert await manager.delete("a")
-        assert await manager.flush() is not None
-        assert await manager.list_keys() == ["b"]
 
 
 @in_a_loop
@@ -167,31 +153,23 @@ async def test_a_ttl_begins_anew_with_each_change(local_store: AgentStore) -> No
 
 @in_a_loop
 async def test_a_config_that_asks_for_a_file_gets_one(tmp_path: Path) -> None:
-    """The very file that it names, with all values; the store is beside it."""
-    config = StateConfig(backend="file", file_path=str(tmp_path / "new" / "app_state.json"))
-    async with StateManager(config=config) as manager:
+    """The very file that it names, with all values of its branch; the store is beside it."""
+    file = tmp_path / "new" / "app_state.json"
+    config = StateConfig(file_path=str(file))
+    async with StateManager(config=config, branch="what-if") as manager:
         await manager.save("agent:researcher", {"progress": 0.5, "tags": {"a"}})
         await manager.save("agent:writer", None)
-        found = json.loads((tmp_path / "new" / "app_state.json").read_text())
-        assert found == {"agent:researcher": {"progress": 0.5, "tags": {"$set": ["a"]}}, "agent:writer": None}
+        found = {"agent:researcher": {"progress": 0.5, "tags": {"$set": ["a"]}}, "agent:writer": None}
+        assert json.loads(file.read_text()) == found
         await manager.delete("agent:writer")
-        assert list(json.loads((tmp_path / "new" / "app_state.json").read_text())) == ["agent:researcher"]
-    async with StateManager(config=config) as again:
-        assert await again.get("agent:researcher") == {"progress": 0.5, "tags": {"a"}}
-    with Versioned(tmp_path / "new" / "app_state") as state:
-        assert [commit.message for commit in state.log()][-1] == "save agent:researcher"
-
-
-@in_a_loop
-async def test_the_file_shows_the_branch_of_its_manager(tmp_path: Path) -> None:
-    """A named one, wherever HEAD is; and so does the file of any manager with persistence="file"."""
-    file = tmp_path / "app.json"
-    async with StateManager(config=StateConfig(file_path=str(file)), branch="what-if") as manager:
-        await manager.save("k", 1)
-        assert json.loads(file.read_text()) == {"k": 1}
-    async with StateManager(config=StateConfig(file_path=str(file))) as on_head:
+        assert list(json.loads(file.read_text())) == ["agent:researcher"]
+    async with StateManager(config=config) as on_head:
         await on_head.save("k", 2)
         assert json.loads(file.read_text()) == {"k": 2}
+    async with StateManager(config=config, branch="what-if") as again:
+        assert await again.get("agent:researcher") == {"progress": 0.5, "tags": {"a"}}
+    with Versioned(tmp_path / "new" / "app_state") as state:
+        assert [commit.message for commit in state.log("what-if")][-1] == "save agent:researcher"
     async with ToolStateManager("file", path=tmp_path / "tools.json", branch="what-if") as tools:
         await tools.change(lambda part: part.update(k=3), "note")
     assert json.loads((tmp_path / "tools.json").read_text()) == {"k": 3}
@@ -260,6 +238,9 @@ async def test_without_auto_save_changes_are_gathered_until_flush(local_store: A
         assert await other.list_keys() == ["a", "merged", "text"]
         assert await other.get("merged") == {"theirs": 5, "ours": 1}
         assert len(await other.history("a")) == 1
+        await manager.save("a", 2)
+        await manager.rollback("a")
+        assert len(await manager.history("a")) == 3, "it commits pending changes first"
         await manager.save("late", 1)
     assert await other.get("late") == 1, "close commits pending changes"
     await other.close()
@@ -318,31 +299,46 @@ async def test_save_interval_is_the_time_between_two_commits(
 async def test_an_interval_that_ends_while_the_store_is_down_is_tried_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    store = Unreachable(Memory())
+    """After a change that was pending, and after one whose own call committed, and failed."""
+    memory = Memory()
+    store = Unreachable(memory)
     manager = StateManager(store, config=StateConfig(save_interval=0.2))
-    await manager.save("k", 0)
-    await manager.save("k", 1)
-    store.down = True
-    await until(lambda: "not committed yet, and still pending" in caplog.text)
-    store.down = False
-    async with StateManager(store) as other:
+    async with StateManager(memory) as other:
+        await manager.save("k", 0)
+        await manager.save("k", 1)
+        store.down = True
+        await until(lambda: "not committed yet, and still pending" in caplog.text)
+        store.down = False
         await until_it_is(other, "k", 1)
+        await asyncio.sleep(0.2)
+        store.down = True
+        with pytest.raises(StoreUnavailable):
+            await manager.save("k", 2)
+        store.down = False
+        await until_it_is(other, "k", 2)
     await manager.close()
 
 
-def test_the_next_loop_commits_the_pending_changes_of_the_last() -> None:
-    """A timer of a closed loop delays nothing."""
+def test_a_manager_serves_one_loop_after_another() -> None:
+    """Also where tasks wait for each other, and with changes that are pending as a loop ends."""
     store = Memory()
     manager = StateManager(store, config=StateConfig(save_interval=0.3))
 
-    async def save(value: int) -> None:
-        await manager.save("k", value)
+    async def use(loop: int) -> None:
+        manager.subscribe("*", lambda key, old, new: None)
+        await asyncio.gather(*(manager.save(f"{loop}/{n}", n) for n in range(5)))
 
-    asyncio.run(save(1))
-    asyncio.run(save(2))
+    async def flush() -> None:
+        await asyncio.gather(*(manager.flush() for _ in range(5)), *(manager.get("k") for _ in range(5)))
+
+    asyncio.run(use(0))
+    asyncio.run(use(1))
     time.sleep(0.4)
-    asyncio.run(save(3))
-    assert Versioned(store, branch="main")["state/k"] == 3
+    asyncio.run(manager.save("k", 3))
+    assert len(Versioned(store, branch="main")) == 11
+    asyncio.run(use(2))
+    asyncio.run(flush())
+    assert len(Versioned(store, branch="main")) == 16
     asyncio.run(manager.close())
 
 
@@ -532,19 +528,10 @@ async def test_rollback_of_all_keys_leaves_other_managers_alone(local_store: Age
         assert await manager.list_keys() == ["a"]
         with pytest.raises(InvalidInput, match="has changed 1 time"):
             await manager.rollback(steps=2)
+        with pytest.raises(InvalidInput, match="leave one of them out"):
+            await manager.rollback("a", steps=2, rev=before)
         assert await manager.state["elsewhere/x"] == 1
         assert await manager.state.expires("state/a") is not None
-
-
-@in_a_loop
-async def test_rollback_first_commits_pending_changes() -> None:
-    async with StateManager(config=StateConfig(auto_save=False)) as manager:
-        await manager.save("k", 1)
-        await manager.flush()
-        await manager.save("k", 2)
-        await manager.rollback("k")
-        assert await manager.get("k") == 1
-        assert len(await manager.history("k")) == 3
 
 
 # Threads
@@ -642,38 +629,6 @@ def test_a_flush_that_the_end_of_the_loop_cancels_is_made_once(lands: bool) -> N
         assert (asyncio.run(flush_again()) is None) is lands
         other.refresh()
         assert dict(other) == {"state/k": "theirs" if lands else "gathered", "state/mine": 1}
-    asyncio.run(manager.close())
-
-
-@in_a_loop
-async def test_a_change_whose_commit_failed_is_committed_when_the_interval_is_over() -> None:
-    """Though the call itself committed, and no other call follows."""
-    memory = Memory()
-    store = Unreachable(memory)
-    manager = StateManager(store, config=StateConfig(save_interval=0.05))
-    await manager.save("first", 0)
-    await asyncio.sleep(0.06)
-    store.down = True
-    with pytest.raises(StoreUnavailable):
-        await manager.save("k", 1)
-    store.down = False
-    async with StateManager(memory) as other:
-        await until_it_is(other, "k", 1)
-    await manager.close()
-
-
-def test_a_manager_that_many_tasks_use_serves_one_loop_after_another() -> None:
-    """Also where tasks had to wait for each other: to begin subscriptions, and to commit pending changes."""
-    manager = StateManager(config=StateConfig(save_interval=0.001))
-
-    async def use(loop: int) -> None:
-        manager.subscribe("*", lambda key, old, new: None)
-        await asyncio.gather(*(manager.save(f"{loop}/{n}", n) for n in range(5)))
-        await asyncio.gather(*(manager.flush() for _ in range(5)), *(manager.get("k") for _ in range(5)))
-
-    for loop in range(3):
-        asyncio.run(use(loop))
-    assert len(asyncio.run(manager.list_keys())) == 15
     asyncio.run(manager.close())
 
 

@@ -163,62 +163,124 @@ async def test_an_unknown_team_agent_or_task(manager: OrchestrationStateManager)
             await call
 
 
-# Agents
+# Agents and tasks
 
 
-@in_a_loop
-async def test_agents_join_and_leave(manager: OrchestrationStateManager) -> None:
-    """The task of a removed agent goes back to its old place."""
-    await manager.create_team(team(1))
-    await manager.add_agent("crew", AgentCoordinationState(agent_id="new", capabilities=["search"]))
-    with pytest.raises(AlreadyExists):
-        await manager.add_agent("crew", AgentCoordinationState(agent_id="new"))
-    for id in ("first", "second"):
-        await manager.enqueue_task("crew", {"id": id})
-    assert await manager.assign_task("crew", agent_id="new")
-    assert await ids(manager) == ["second"]
-    await manager.remove_agent("crew", "new")
-    assert await ids(manager) == ["first", "second"]
-    assert [agent.agent_id for agent in await manager.get_available_agents("crew")] == ["a0"]
-    again = present(await manager.assign_task("crew"))
-    assert (again["id"], again["assigned_to"]) == ("first", "a0")
-
-
-@in_a_loop
-async def test_the_status_of_an_agent(manager: OrchestrationStateManager) -> None:
-    """Any text or enum member is a status; the task stays until the agent is free, or the call changes it."""
-    await manager.create_team(team(1))
-    agent = await manager.update_agent_status("crew", "a0", AgentCoordinationStatus.WORKING, "t1")
-    assert (agent.status, agent.current_task, agent.is_available) == ("working", "t1", False)
-    agent = await manager.update_agent_status("crew", "a0", "thinking hard")
-    assert (agent.status, agent.current_task) == ("thinking hard", "t1")
-    assert await manager.get_available_agents("crew") == []
-    agent = await manager.update_agent_status("crew", "a0", "thinking hard", None)
-    assert agent.current_task is None
-    await manager.update_agent_status("crew", "a0", "working", "t2")
-    for free in ("idle", "available"):
-        agent = await manager.update_agent_status("crew", "a0", free)
-        assert (agent.status, agent.current_task, agent.is_available) == (free, None, True)
-    found = present(await manager.get_team("crew"))
-    assert ([a.agent_id for a in found.available_agents], found.busy_agents) == (["a0"], [])
-
-
-@in_a_loop
-async def test_a_noted_task_gives_way_to_an_assigned_one(manager: OrchestrationStateManager) -> None:
-    """Also if it is pending. A task in progress does not, nor does a status without a task."""
-    await manager.create_team(team(1))
+async def play(manager: OrchestrationStateManager, told: str) -> Any:
+    """Carry out commands with a team "crew" of two agents and three tasks; the result of the last one."""
+    await manager.create_team(team(2))
     for id in ("t1", "t2", "t3"):
         await manager.enqueue_task("crew", {"id": id})
-    for status, noted, task_id in (("busy", "their own", "t1"), ("idle", "t2", "t2")):
-        await manager.update_agent_status("crew", "a0", status, noted)
-        assert await manager.assign_task("crew") is None  # a call that names no agent leaves it alone
-        assert await manager.assign_task("crew", task_id, "a0")
-        with pytest.raises(IllegalTransition, match=f"possible are: complete or fail '{task_id}'$"):
-            await manager.assign_task("crew", "t3", "a0")
-        await manager.complete_task("crew", task_id)
-    await manager.update_agent_status("crew", "a0", "busy")
-    with pytest.raises(IllegalTransition, match=r"'busy'.*possible are: be idle$"):
-        await manager.assign_task("crew", "t3", "a0")
+    found = None
+    for command in filter(None, told.split("; ")):
+        verb, *words = command.split()
+        given = [None if word == "-" else word for word in words]
+        match verb:
+            case "assign":
+                found = await manager.assign_task("crew", *given)
+            case "complete":
+                found = await manager.complete_task("crew", words[0], agent_id=(*given[1:], None)[0])
+            case "fail" | "requeue":
+                by, requeue = (*given[1:], None)[0], verb == "requeue"
+                found = await manager.fail_task("crew", words[0], "broke", agent_id=by, requeue=requeue)
+            case "leave":
+                found = await manager.remove_agent("crew", words[0])
+            case _:  # AGENT STATUS [TASK]
+                found = await manager.update_agent_status("crew", verb, *given)  # type: ignore[arg-type]
+    return found
+
+
+async def picture(manager: OrchestrationStateManager) -> str:
+    """Each agent with its status and task, the free ones with a star; then the tasks by status."""
+    crew = present(await manager.get_team("crew"))
+    agents = [
+        f"{agent.agent_id}{'*' * agent.is_available} {agent.status}"
+        + (f" {agent.current_task}" if agent.current_task else "")
+        for agent in crew.agents.values()
+    ]
+    assert len(crew.available_agents) + len(crew.busy_agents) == len(agents)
+    queue = {name: [task["id"] for task in tasks] for name, tasks in crew.task_queue}
+    told = [f"{name} {' '.join(tasks)}" for name, tasks in queue.items() if tasks]
+    return ", ".join([*agents, *told])
+
+
+PICTURES = {
+    "": "a0* idle, a1* idle, pending t1 t2 t3",
+    # Without a named agent any free one gets the task, if there are any.
+    "assign; assign; assign": "a0 working t1, a1 working t2, pending t3, in_progress t1 t2",
+    "assign t2 a1": "a0* idle, a1 working t2, pending t1 t3, in_progress t2",
+    "assign; complete t1": "a0* idle, a1* idle, pending t2 t3, completed t1",
+    "assign; complete t1 a0": "a0* idle, a1* idle, pending t2 t3, completed t1",
+    "assign; fail t1": "a0* idle, a1* idle, pending t2 t3, failed t1",
+    # A task goes back to its old place.
+    "assign; assign; requeue t1": "a0* idle, a1 working t2, pending t1 t3, in_progress t2",
+    "assign t1 a1; leave a1": "a0* idle, pending t1 t2 t3",
+    # Any text is a status. A task stays until the agent is free, or the call changes it.
+    "a0 working t1; a0 thinking": "a0 thinking t1, a1* idle, pending t1 t2 t3",
+    "a0 working t1; a0 thinking -": "a0 thinking, a1* idle, pending t1 t2 t3",
+    "a0 working t1; a0 available": "a0* available, a1* idle, pending t1 t2 t3",
+    "a0 working t1; a0 idle": "a0* idle, a1* idle, pending t1 t2 t3",
+    "assign; a0 blocked": "a0 blocked t1, a1* idle, pending t2 t3, in_progress t1",
+    "assign; a0 idle t1": "a0 idle t1, a1* idle, pending t2 t3, in_progress t1",
+    # A task that was only noted gives way to an assigned one, if the call names the agent.
+    "a0 busy theirs; assign t1 a0": "a0 working t1, a1* idle, pending t2 t3, in_progress t1",
+    "a0 idle t2; assign t2 a0": "a0 working t2, a1* idle, pending t1 t3, in_progress t2",
+    "a0 busy theirs; a1 busy; assign": "a0 busy theirs, a1 busy, pending t1 t2 t3",
+}
+
+
+@pytest.mark.parametrize("told", PICTURES)
+@in_a_loop
+async def test_agents_and_tasks(manager: OrchestrationStateManager, told: str) -> None:
+    await play(manager, told)
+    assert await picture(manager) == PICTURES[told]
+
+
+IMPOSSIBLE = {
+    "complete t1": "complete",
+    "fail t1": "fail",
+    "assign t1 a0; assign t1 a1": "assign",
+    "assign t1 a0; assign t2 a0": r"working at 't1'.*possible are: complete or fail 't1'$",
+    "assign t1 a0; assign - a0": "working at 't1'",
+    "assign t1 a0; complete t1 a1": "'t1' by 'a0'",
+    "assign t1 a0; fail t1 a1": "'t1' by 'a0'",
+    "assign t1 a0; complete t1; complete t1": "complete",
+    "assign t1 a0; complete t1; fail t1": "fail",
+    "a0 blocked; assign t1 a0": r"'blocked'.*possible are: be idle$",
+    # The first task would be in progress for ever.
+    "assign t1 a0; a0 idle": r"fail_task\(\.\.\., requeue=True\), of 't1' first",
+    "assign t1 a0; a0 available": "of 't1' first",
+    "assign t1 a0; a0 working -": "of 't1' first",
+    "assign t1 a0; a0 working t2": "of 't1' first",
+}
+
+
+@pytest.mark.parametrize("told", IMPOSSIBLE)
+@in_a_loop
+async def test_what_cannot_be_raises(manager: OrchestrationStateManager, told: str) -> None:
+    """And changes nothing."""
+    with pytest.raises(IllegalTransition, match=IMPOSSIBLE[told]):
+        await play(manager, told)
+    before, _, _ = told.rpartition("; ")
+    async with OrchestrationStateManager() as again:
+        await play(again, before)
+        assert await picture(manager) == await picture(again)
+
+
+@in_a_loop
+async def test_the_results_of_a_task(manager: OrchestrationStateManager) -> None:
+    """Its error, its result, and who did it."""
+    given = await play(manager, "assign t1 a0")
+    assert (given["id"], given["status"], given["assigned_to"]) == ("t1", "in_progress", "a0")
+    again = await manager.fail_task("crew", "t1", "timeout", requeue=True)
+    assert (again["status"], again["error"], "assigned_to" in again) == ("pending", "timeout", False)
+    await manager.assign_task("crew")
+    failed = await manager.fail_task("crew", "t1", error="no use")
+    assert (failed["status"], failed["error"], failed["assigned_to"]) == ("failed", "no use", "a0")
+    with pytest.raises(AlreadyExists):
+        await manager.add_agent("crew", AgentCoordinationState(agent_id="a0"))
+    working = await manager.update_agent_status("crew", "a0", AgentCoordinationStatus.WORKING)
+    assert working.status == "working"
 
 
 @in_a_loop
@@ -315,67 +377,6 @@ async def test_the_id_of_a_task(manager: OrchestrationStateManager) -> None:
             await manager.enqueue_task("crew", {"id": "x", "priority": priority})
 
 
-@in_a_loop
-async def test_impossible_moves(manager: OrchestrationStateManager) -> None:
-    """A second end, an unassigned task, the task of another agent, a second task, and the reverse."""
-    await manager.create_team(team(3))
-    for id in ("t1", "t2", "t3"):
-        await manager.enqueue_task("crew", {"id": id})
-    with pytest.raises(IllegalTransition, match="complete"):
-        await manager.complete_task("crew", "t1")
-    await manager.assign_task("crew", "t1", "a0")
-    head = manager.state.head
-    with pytest.raises(IllegalTransition, match="assign"):
-        await manager.assign_task("crew", "t1", "a1")
-    for task_id in ("t2", None):
-        with pytest.raises(IllegalTransition, match="working at 't1'"):
-            await manager.assign_task("crew", task_id, "a0")
-    for end in (manager.complete_task, manager.fail_task):
-        with pytest.raises(IllegalTransition, match="'t1' by 'a0'"):
-            await end("crew", "t1", agent_id="a1")
-    assert await manager.history("tasks/crew/t1", limit=1) == [head]
-    await manager.complete_task("crew", "t1", agent_id="a0")
-    for end in (manager.complete_task, manager.fail_task):
-        with pytest.raises(IllegalTransition):
-            await end("crew", "t1")
-    await manager.update_agent_status("crew", "a0", "blocked")
-    with pytest.raises(IllegalTransition, match="blocked"):
-        await manager.assign_task("crew", "t2", "a0")
-    assert (await ids(manager), await ids(manager, "completed")) == (["t2", "t3"], ["t1"])
-
-
-@in_a_loop
-async def test_a_free_agent_is_found(manager: OrchestrationStateManager) -> None:
-    """Without a named agent any free one gets the task; None if none is free, or if there is no task."""
-    await manager.create_team(team(2))
-    assert await manager.assign_task("crew") is None
-    for id in ("t1", "t2", "t3"):
-        await manager.enqueue_task("crew", {"id": id})
-    given = [await manager.assign_task("crew") for _ in range(3)]
-    assert [task and (task["id"], task["assigned_to"]) for task in given] == [
-        ("t1", "a0"),
-        ("t2", "a1"),
-        None,
-    ]
-
-
-@in_a_loop
-async def test_a_failed_task(manager: OrchestrationStateManager) -> None:
-    """The task keeps its error, or goes back to its old place; the agent is free again."""
-    await manager.create_team(team(1))
-    for id in ("t1", "t2"):
-        await manager.enqueue_task("crew", {"id": id})
-    await manager.assign_task("crew")
-    again = await manager.fail_task("crew", "t1", "timeout", requeue=True)
-    assert (again["status"], again["error"], "assigned_to" in again) == ("pending", "timeout", False)
-    assert await ids(manager) == ["t1", "t2"]
-    await manager.assign_task("crew")
-    failed = await manager.fail_task("crew", "t1", error="no use")
-    assert (failed["status"], failed["error"], failed["assigned_to"]) == ("failed", "no use", "a0")
-    assert (await ids(manager, "failed"), await ids(manager)) == (["t1"], ["t2"])
-    assert [agent.agent_id for agent in await manager.get_available_agents("crew")] == ["a0"]
-
-
 # Many processes
 
 
@@ -417,23 +418,3 @@ def test_processes_run_each_task_once(shared_store: AgentStore) -> None:
     assert {task["id"]: task["result"] for task in queue.completed} == {
         id: str(me) for me, ids in enumerate(printed) for id in ids
     }
-
-
-@in_a_loop
-async def test_an_agent_leaves_no_task_by_its_status(manager: OrchestrationStateManager) -> None:
-    """The first task would be in progress for ever. Other statuses are allowed."""
-    await manager.create_team(team(1))
-    for id in ("t1", "t2"):
-        await manager.enqueue_task("crew", {"id": id})
-    await manager.assign_task("crew", "t1", "a0")
-    head = manager.state.head
-    for status, task in (("idle", ...), ("available", ...), ("working", None), ("working", "t2")):
-        with pytest.raises(IllegalTransition, match=r"fail_task\(\.\.\., requeue=True\), of 't1' first"):
-            await manager.update_agent_status("crew", "a0", status, task)
-    assert manager.state.head == head
-    await manager.update_agent_status("crew", "a0", "blocked")
-    agent = await manager.update_agent_status("crew", "a0", "idle", "t1")
-    assert not agent.is_available
-    await manager.complete_task("crew", "t1")
-    agent = await manager.update_agent_status("crew", "a0", "idle")
-    assert agent.is_available

@@ -127,119 +127,138 @@ async def test_moves(manager: WorkflowStateManager, status: WorkflowStatus, even
         assert (await manager.get_status("w"), manager.state.head) == (status, head)
 
 
-@in_a_loop
-async def test_the_last_step_completes_and_a_failed_one_fails(manager: WorkflowStateManager) -> None:
-    """Pending until the first step, then running; its end follows from the steps."""
-    for id in ("good", "bad", "open"):
-        await manager.create(WorkflowState(workflow_id=id, total_steps=0 if id == "open" else 2))
-    statuses = [(await run(manager, n, id="good")).status for n in (1, 2)]
-    assert statuses == ["running", "completed"]
-    failed = await manager.update_step("bad", step(1, "failed", name="load", error="no such file"))
-    assert (failed.status, failed.error, failed.current_step) == ("failed", "no such file", 0)
-    assert (await run(manager, 1, 2, 3, id="open")).status == "running"
-    assert (await manager.complete("open")).status == "completed"
-    silent = await manager.create(WorkflowState(workflow_id="silent"))
-    assert (silent.error, silent.progress) == (None, 0.0)
-    assert (
-        await manager.update_step("silent", step(3, "failed", name="load"))
-    ).error == "step 3 'load' failed"
-
-
-@in_a_loop
-async def test_a_failed_step_is_done_again(manager: WorkflowStateManager) -> None:
-    """`retry` runs the workflow again; only the failed step is left to do."""
-    await manager.create(WorkflowState(workflow_id="w", total_steps=4))
-    await run(manager, 1, 2)
-    await manager.update_step("w", step(3, "failed"))
-    again = await manager.retry("w")
-    assert (again.status, again.error, again.current_step) == ("running", None, 2)
-    assert (await run(manager, 4)).current_step == 2
-    assert (await run(manager, 3)).status == "completed"
-
-
-@in_a_loop
-async def test_a_paused_workflow(manager: WorkflowStateManager) -> None:
-    """A step under way may end, also the last one, and no step begins."""
-    await manager.create(WorkflowState(workflow_id="w", total_steps=2))
-    await manager.update_step("w", step(1, "running"))
-    await manager.pause("w")
-    with pytest.raises(IllegalTransition, match="begin a step"):
-        await manager.update_step("w", step(2, "running"))
-    assert (await run(manager, 1)).status == "paused"
-    assert (await run(manager, 2)).status == "completed"
-
-
 # Steps
 
 
+STATUSES = {"": "completed", ">": "running", "s": "skipped", "!": "failed"}
+
+Story = tuple[dict[str, int], str, str]
+
+STORIES: dict[str, Story] = {
+    "the last step completes it": ({"total_steps": 2}, "1 2", "running 1, completed 2"),
+    "a failed step fails it, retry runs it again": (
+        {"total_steps": 4},
+        "1 2 3! retry 4 3",
+        "running 1, running 2, failed 2, running 2, running 2, completed 4",
+    ),
+    "their number is unknown": (
+        {"total_steps": 0, "current_step": 9},
+        "12 complete",
+        "running 12, completed 12",
+    ),
+    "a step under way may end in a pause, also the last one": (
+        {"total_steps": 2},
+        "1> pause 1 2",
+        "running 0, paused 0, paused 1, completed 2",
+    ),
+    "the current step is the last done one, but never past one begun and not done": (
+        {"total_steps": 9},
+        "1> 1 2s 3> 4> 5 3 4 7 5> 5 9",
+        "running 0, running 1, running 2, running 2, running 2, running 2, running 3, running 5, running 7, "
+        "running 4, running 5, running 9",
+    ),
+    "a step done before others does not complete it": (
+        {"total_steps": 4},
+        "1 2 4 3",
+        "running 1, running 2, running 4, completed 4",
+    ),
+    "nor does a checkpoint made of such steps": (
+        {"total_steps": 4},
+        "1 2 4 back@step-4 4 3",
+        "running 1, running 2, running 4, running 4, running 4, completed 4",
+    ),
+    "it began at a later step": (
+        {"total_steps": 5, "current_step": 3},
+        "4 5",
+        "running 4, completed 5",
+    ),
+    "or it resumes there": (
+        {"total_steps": 5},
+        "2 mark@3 back@mark 4 5",
+        "running 2, running 2, running 3, running 4, completed 5",
+    ),
+    "later steps are done again after a resume": (
+        {"total_steps": 6},
+        "1 2 3 4 5! back@step-2 3 4 6 5",
+        "running 1, running 2, running 3, running 4, failed 4, running 2, running 3, running 4, running 6, "
+        "completed 6",
+    ),
+}
+"""Steps of a workflow, with its fields, and its status and current step after each. Checkpoints come after
+every two steps."""
+
+
+@pytest.mark.parametrize("name", STORIES)
 @in_a_loop
-async def test_current_step_follows(manager: WorkflowStateManager) -> None:
-    """To the last done step, but never past one begun and not done; steps may be skipped or unknown."""
-    await manager.create(WorkflowState(workflow_id="w", total_steps=9))
-
-    async def reached(number: int, status: str = "completed") -> int:
-        return (await manager.update_step("w", step(number, status))).current_step
-
-    assert await reached(1, "running") == 0
-    assert await reached(1, ToolExecutionStatus.COMPLETED) == 1
-    assert await reached(2, "skipped") == 2
-    assert await reached(3, "running") == 2
-    assert await reached(4, "running") == 2
-    assert await reached(5) == 2
-    assert await reached(3) == 3
-    assert await reached(4) == 5
-    assert await reached(7) == 7
-    assert await reached(5, "running") == 4
-    assert await reached(5) == 5
-    assert await reached(9) == 9
-    assert await manager.get_status("w") == "running", "6 and 8 are still to come"
-    assert (await reached(6), await reached(8)) == (9, 9)
-    assert await manager.get_status("w") == "completed"
+async def test_a_story(name: str) -> None:
+    fields, told, expected = STORIES[name]
+    found = []
+    async with WorkflowStateManager(checkpoint_interval=2) as manager:
+        await manager.create(WorkflowState.model_validate({"workflow_id": "w", **fields}))
+        for word in told.split():
+            verb, _, argument = word.partition("@")
+            if verb == "back":
+                await manager.resume_from("w", argument)
+            elif verb == "mark":
+                made = WorkflowCheckpoint(workflow_id="w", checkpoint_id="mark", step=int(argument))
+                await manager.checkpoint(made)
+            elif verb.isalpha():
+                await getattr(manager, verb)("w")
+            else:
+                number = verb.rstrip(">s!")
+                await manager.update_step("w", step(int(number), STATUSES[verb[len(number) :]]))
+            workflow = present(await manager.get("w"))
+            found.append(f"{workflow.status} {workflow.current_step}")
+    assert ", ".join(found) == expected
 
 
 @in_a_loop
-async def test_a_workflow_that_began_elsewhere(manager: WorkflowStateManager) -> None:
-    """One that starts at a later step, or resumes there, completes with the rest."""
-    for id, at in (("w", 3), ("v", 0)):
-        await manager.create(WorkflowState(workflow_id=id, total_steps=5, current_step=at))
-    await manager.update_step("v", step(2))
-    await manager.checkpoint(WorkflowCheckpoint(workflow_id="v", checkpoint_id="c", step=3))
-    await manager.resume_from("v", "c")
-    for id in ("w", "v"):
-        assert [(await run(manager, n, id=id)).status for n in (4, 5)] == ["running", "completed"]
-
-
-@in_a_loop
-async def test_a_step_that_has_not_begun_is_not_forgotten() -> None:
-    """Steps done ahead of others do not complete the workflow, nor does a checkpoint made of them."""
-    async with WorkflowStateManager(checkpoint_interval=4) as manager:
-        await manager.create(WorkflowState(workflow_id="w", total_steps=4))
-        assert (await run(manager, 1, 2, 4)).status == "running"
-        assert await checkpoints(manager) == ["step-4"]
-        assert (await manager.resume_from("w")).status == "running"
-        assert (await run(manager, 4)).status == "running"
-        assert (await run(manager, 3)).status == "completed"
-
-
-@in_a_loop
-async def test_steps_are_kept(manager: WorkflowStateManager) -> None:
-    """Each by its number, in order of number, as it was written; numbers begin at 1."""
+async def test_the_error_of_a_failed_step(manager: WorkflowStateManager) -> None:
+    """The workflow has it, or else the name of the step; a new try has none."""
     await manager.create(WorkflowState(workflow_id="w"))
+    failed = await manager.update_step("w", step(1, "failed", name="load", error="no such file"))
+    assert (failed.error, failed.progress) == ("no such file", 0.0)
+    assert (await manager.retry("w")).error is None
+    assert (await manager.update_step("w", step(1, "failed", name="load"))).error == "step 1 'load' failed"
+    messages = [commit.message async for commit in manager.state.log()]
+    assert messages == [
+        "workflow w: step 1 'load' failed",
+        "workflow w: retried",
+        "workflow w: step 1 'load' failed",
+        "workflow w: created",
+    ]
+
+
+@in_a_loop
+async def test_steps_and_context_are_kept(manager: WorkflowStateManager) -> None:
+    """Each step by its number, in order of number, as it was written; the keys of the context are merged."""
+    await manager.create(WorkflowState(workflow_id="w", context={"a": [1]}))
     for number in (10, 9, 2):
-        await manager.update_step("w", step(number, result={"n": number}, tries=2))
+        await manager.update_step("w", step(number, ToolExecutionStatus.COMPLETED, result=number, tries=2))
     assert [found.step_number for found in await manager.list_steps("w")] == [2, 9, 10]
     found = present(await manager.get_step("w", 9))
-    assert (found.result, found.model_extra) == ({"n": 9}, {"tries": 2})
+    assert (found.status, found.result, found.model_extra) == ("completed", 9, {"tries": 2})
     assert await manager.get_step("w", 3) is None
     with pytest.raises(ValueError, match="step_number"):
         step(0)
+    assert (await manager.update_context("w", {"b": (2, 3)})).context == {"a": [1], "b": (2, 3)}
 
 
 @in_a_loop
-async def test_the_context(manager: WorkflowStateManager) -> None:
-    """Its keys are merged."""
-    await manager.create(WorkflowState(workflow_id="w", context={"a": [1]}))
-    assert (await manager.update_context("w", {"b": (2, 3)})).context == {"a": [1], "b": (2, 3)}
+async def test_a_step_that_cannot_be_is_refused(manager: WorkflowStateManager) -> None:
+    """A step after the last one, if their number is known: the workflow would never complete."""
+    await manager.create(WorkflowState(workflow_id="w", total_steps=2))
+    head = manager.state.head
+    two = WorkflowState(workflow_id="w", total_steps=2)
+    for call in (
+        run(manager, 5),
+        manager.create(WorkflowState(workflow_id="v", total_steps=2, current_step=9)),
+        manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c", step=3)),
+        manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c", step=3, state=two)),
+    ):
+        with pytest.raises(InvalidInput, match=r"'.' has 2 steps, so .* no step [539]: .*total_steps=0"):
+            await call
+    assert manager.state.head == head
 
 
 @in_a_loop
@@ -290,22 +309,41 @@ async def test_an_unknown_workflow(manager: WorkflowStateManager) -> None:
 
 @in_a_loop
 async def test_checkpoints_by_themselves(local_store: AgentStore) -> None:
-    """One after every so many steps, in the same commit, complete for a resume."""
-    async with WorkflowStateManager(local_store(), checkpoint_interval=5) as manager:
-        await manager.create(WorkflowState(workflow_id="w", total_steps=12, context={"goal": "win"}))
-        await run(manager, *range(1, 5))
-        assert await checkpoints(manager) == []
-        await manager.update_step("w", step(5, "running"))
+    """One after every so many steps, in the same commit; a resume takes its state and context."""
+    async with WorkflowStateManager(local_store(), checkpoint_interval=2) as manager:
+        await manager.create(WorkflowState(workflow_id="w", total_steps=6, context={"n": 0}, owner="me"))
+        await run(manager, 1)
+        await manager.update_step("w", step(2, "running"))
         assert await checkpoints(manager) == []
         head = manager.state.head
-        await run(manager, 5)
-        [made] = await manager.list_checkpoints("w")
-        assert (made.checkpoint_id, made.step, made.context) == ("step-5", 5, {"goal": "win"})
-        assert isinstance(made.state, WorkflowState)
-        assert (made.state.current_step, made.state.status) == (5, "running")
+        await run(manager, 2)
         assert present(manager.state.head).parents == (present(head).id,)
-        await run(manager, *range(6, 13))
-        assert await checkpoints(manager) == ["step-5", "step-10"]
+        [made] = await manager.list_checkpoints("w")
+        assert isinstance(made.state, WorkflowState)
+        assert (made.checkpoint_id, made.state.current_step, made.context) == ("step-2", 2, {"n": 0})
+        await manager.update_context("w", {"n": 2})
+        await run(manager, 3, 4)
+        resumed = await manager.resume_from("w", "step-2")
+        assert (resumed.context, resumed.model_extra) == ({"n": 0}, {"owner": "me"})
+        assert [found.step_number for found in await manager.list_steps("w")] == [1, 2]
+        await run(manager, 3, 4)
+        assert await checkpoints(manager) == ["step-2", "step-4", "step-4-2"]
+
+
+@in_a_loop
+async def test_a_checkpoint_of_ones_own(manager: WorkflowStateManager) -> None:
+    """Any dict is a state; missing parts come from the workflow; the same id again replaces it."""
+    await manager.create(WorkflowState(workflow_id="w", context={"goal": "win"}))
+    await run(manager, 1)
+    mine = {"cursor": (3, 4), "seen": {"a"}}
+    await manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c", state=mine))
+    [made] = await manager.list_checkpoints("w")
+    assert (made.step, made.state, made.context) == (1, mine, {"goal": "win"})
+    await run(manager, 2)
+    resumed = await manager.resume_from("w", "c")
+    assert (resumed.current_step, resumed.context) == (1, {"goal": "win"})
+    await manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c", step=7))
+    assert [made.step for made in await manager.list_checkpoints("w")] == [7]
 
 
 @in_a_loop
@@ -327,50 +365,6 @@ async def test_the_order_of_checkpoints(local_store: AgentStore) -> None:
         assert await checkpoints(manager) == ["c8", "b8", "c9", "d12", "c12"]
         assert [made.timestamp for made in await manager.list_checkpoints("w")][:1] == [now]
         assert (await manager.resume_from("w")).current_step == 12
-
-
-@in_a_loop
-async def test_resuming_from_a_checkpoint(local_store: AgentStore) -> None:
-    """State, context and step are those of the checkpoint; the later steps have to be done again."""
-    async with WorkflowStateManager(local_store(), checkpoint_interval=2) as manager:
-        await manager.create(WorkflowState(workflow_id="w", total_steps=6, context={"n": 0}, owner="me"))
-        await run(manager, 1)
-        await manager.update_context("w", {"n": 1})
-        await run(manager, 2)
-        await manager.update_context("w", {"n": 2})
-        await run(manager, 3, 4)
-        await manager.update_step("w", step(5, "failed"))
-        resumed = await manager.resume_from("w", "step-2")
-        assert (resumed.status, resumed.error, resumed.current_step) == ("running", None, 2)
-        assert (resumed.context, resumed.model_extra) == ({"n": 1}, {"owner": "me"})
-        assert [found.step_number for found in await manager.list_steps("w")] == [1, 2]
-        assert (await run(manager, 3, 4)).current_step == 4
-        assert await checkpoints(manager) == ["step-2", "step-4", "step-4-2"]
-        assert (await run(manager, 6)).current_step == 6, "step 5 is not begun any more"
-        assert (await run(manager, 5)).status == "completed"
-
-
-@in_a_loop
-async def test_a_checkpoint_of_ones_own(manager: WorkflowStateManager) -> None:
-    """Any dict is a state; missing parts come from the workflow; the same id again replaces it."""
-    await manager.create(WorkflowState(workflow_id="w", context={"goal": "win"}))
-    await run(manager, 1)
-    mine = {"cursor": (3, 4), "seen": {"a"}}
-    await manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c", state=mine))
-    mine["seen"].clear()
-    [made] = await manager.list_checkpoints("w")
-    assert (made.step, made.state, made.context) == (
-        1,
-        {"cursor": (3, 4), "seen": {"a"}},
-        {"goal": "win"},
-    )
-    await run(manager, 2)
-    resumed = await manager.resume_from("w", "c")
-    assert (resumed.current_step, resumed.context) == (1, {"goal": "win"})
-    await manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c", step=7))
-    assert [made.step for made in await manager.list_checkpoints("w")] == [7]
-    commits = await manager.history("checkpoints/w/c")
-    assert len(commits) == 2
 
 
 # Cost, writers beside each other
@@ -398,48 +392,3 @@ async def test_the_cost_of_a_step_does_not_grow_with_their_number() -> None:
             assert (sum(len(value) for _, value in store.store.items()) - size) / 20 < 12_000
             assert len(await manager.list_steps("w")) == before + 20
     assert calls[0] == calls[1]
-
-
-@in_a_loop
-async def test_the_messages_of_commits() -> None:
-    """Each commit names the workflow and the change, and the checkpoint that was the last one then."""
-    async with WorkflowStateManager(checkpoint_interval=2) as manager:
-        await manager.create(WorkflowState(workflow_id="report", total_steps=4))
-        await manager.update_step("report", step(1, name="fetch"))
-        await manager.pause("report")
-        await manager.resume("report")
-        await manager.update_step("report", step(2))
-        await manager.update_step("report", step(3, "running", name="write"))
-        await manager.update_step("report", step(3, "failed", name="write", error="no ink"))
-        await manager.resume_from("report")
-        messages = [commit.message async for commit in manager.state.log()]
-        assert [message.removeprefix("workflow report: ") for message in messages[::-1]] == [
-            "created",
-            "step 1 'fetch' completed",
-            "paused",
-            "resumed",
-            "step 2 completed",
-            "step 3 'write' running",
-            "step 3 'write' failed",
-            "resumed from checkpoint step-2",
-        ]
-
-
-@in_a_loop
-async def test_a_step_that_cannot_be_is_refused(manager: WorkflowStateManager) -> None:
-    """A step after the last one, unless their number is unknown: the workflow would never complete."""
-    await manager.create(WorkflowState(workflow_id="w", total_steps=2))
-    head = manager.state.head
-    two = WorkflowState(workflow_id="w", total_steps=2)
-    for call in (
-        run(manager, 5),
-        manager.create(WorkflowState(workflow_id="v", total_steps=2, current_step=9)),
-        manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c", step=3)),
-        manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c", step=3, state=two)),
-    ):
-        with pytest.raises(InvalidInput, match=r"'.' has 2 steps, so .* no step [539]: .*total_steps=0"):
-            await call
-    assert manager.state.head == head
-    assert (await run(manager, 1, 2)).status == "completed"
-    await manager.create(WorkflowState(workflow_id="free", current_step=9))
-    assert (await run(manager, 12, id="free")).current_step == 12

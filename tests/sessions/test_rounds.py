@@ -201,7 +201,6 @@ async def test_one_service_at_a_time(time: Time, work: list[tuple[float, float]]
 @in_a_loop
 async def test_a_commit_removes_a_bounded_part(time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others can commit between two of them; a branch with keys of others keeps its history."""
-    monkeypatch.setattr(rounds, "_ROUNDS_AT_ONCE", 3)
     monkeypatch.setattr(rounds, "_SESSIONS_AT_ONCE", 2)
     store = Memory()
     with Versioned(store) as state:
@@ -216,7 +215,7 @@ async def test_a_commit_removes_a_bounded_part(time: Time, monkeypatch: pytest.M
         log = list(state.log())
         assert log[-1].message == "theirs"
         removing = [commit for commit in log if commit.message == "purge sessions that have expired"]
-        assert [len(state.diff(commit.parents[0], commit)) for commit in removing] == [2, 3, 3, 3, 3, 3, 3]
+        assert [len(state.diff(commit.parents[0], commit)) for commit in removing] == [4, 8, 8]
         assert list(state) == ["theirs"]
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
 import threading
-from types import FrameType
 from typing import Any
 from unittest.mock import Mock
 
@@ -268,47 +266,6 @@ def test_a_failure_in_the_middle_changes_nothing() -> None:
         agent.load_state_dict({"memory": {"content": [1]}, "name": "x", "plan": "y"})
     assert any("plan" in note for note in caught.value.__notes__)
     assert agent.state_dict() == before
-
-
-def test_an_interruption_changes_all_or_nothing() -> None:
-    """Ctrl-C at any line of a load leaves the object in its old or its new state."""
-
-    def interrupted(agent: Agent, at: int) -> bool:
-        lines = 0
-
-        def trace(frame: FrameType, event: str, argument: object) -> Any:
-            nonlocal lines
-            if not frame.f_code.co_filename.endswith("state_module.py"):
-                return None
-            lines += event != "call"
-            if lines == at:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-            return trace
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            agent.load_state_dict({"memory": {"content": [1]}, "name": "new", "plan": "win"})
-        except KeyboardInterrupt:
-            return True
-        finally:
-            sys.settrace(before)
-        return False
-
-    old, new = ([], "ann", "none"), ([1], "new", "win")
-    at, found = 1, set()
-    while True:
-        agent = Agent()
-        stopped = interrupted(agent, at)
-        state = (agent.memory.content, agent.name, agent.plan.goal)
-        assert state in (old, new)
-        found.add(state == new)
-        if not stopped:
-            break
-        at += 1
-    assert at > 50
-    assert found == {True, False}
 
 
 def test_errors_of_methods_of_its_own_say_where() -> None:

@@ -14,7 +14,6 @@ import pytest
 from agent_stores import AgentStore
 from clock import standing_still
 from loops import in_a_loop
-from present import present
 from stored import stored_bytes
 
 from vstate import Disk, Memory, Versioned
@@ -83,20 +82,6 @@ async def test_sessions_and_users(local_store: AgentStore) -> None:
         assert await service.delete_state("u", "s", 1) == 1  # the session goes with its last round
         assert await service.list_users() == ["v"]
         assert await service.list_rounds("u", "s") == []
-
-
-@in_a_loop
-async def test_ids_that_are_alike(local_store: AgentStore) -> None:
-    """No two pairs of ids share a session."""
-    pairs = [("a:b", "c"), ("a", "b:c"), ("a/b", "c"), ("a", "b/c"), ("", "x"), ("%", "x"), ("a", "b")]
-    pairs.append(("é", "\n"))
-    async with StateService(local_store()) as service:
-        for n, (user, session) in enumerate(pairs):
-            assert await service.save_state(user, {"n": n}, session) == 1
-        for n, (user, session) in enumerate(pairs):
-            assert await service.export_state(user, session) == {"n": n}
-        assert await service.list_users() == sorted({user for user, _ in pairs})
-        assert await service.list_sessions("a") == ["b", "b/c", "b:c"]
 
 
 @in_a_loop
@@ -276,22 +261,6 @@ async def test_a_start_that_is_cancelled(tmp_path: Path) -> None:
 
 
 @in_a_loop
-async def test_saves_that_are_cancelled(local_store: AgentStore) -> None:
-    """Each save happened or did not: the rounds have no gap, and each is whole."""
-    async with StateService(local_store()) as service:
-        for n in range(20):
-            saving = asyncio.create_task(service.save_state("u", {"n": n, "again": n}))
-            await asyncio.sleep(n / 4000)
-            saving.cancel()
-            await asyncio.gather(saving, return_exceptions=True)
-        saved = await service.save_state("u", {"n": 99, "again": 99})
-        assert await service.list_rounds("u") == list(range(1, saved + 1))
-        for number in range(1, saved + 1):
-            state = present(await service.export_state("u", round_id=number))
-            assert state["n"] == state["again"]
-
-
-@in_a_loop
 async def test_a_store_that_fails() -> None:
     """Every call raises; nothing reads as absent; the program's own store is not closed."""
     store = Faulty(Memory())
@@ -312,17 +281,6 @@ async def test_a_store_that_fails() -> None:
         assert await service.export_state("u") == {"n": 1}
         assert await service.save_state("u", {}) == 2
     assert Versioned(store, branch="main").head is not None
-
-
-@in_a_loop
-async def test_health_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the store of a program raises, the result is False."""
-    store = Memory()
-    async with StateService(store) as service:
-        assert await service.health()
-        for name in ("get", "get_many"):
-            monkeypatch.setattr(store, name, None)
-        assert not await service.health()
 
 
 @in_a_loop

@@ -44,9 +44,8 @@ _REST = 10
 _LEASE = "retention"
 _LEASE_SECONDS = 10.0
 
-_SESSIONS_AT_ONCE = 200
-_ROUNDS_AT_ONCE = 200
-"""The most sessions that one commit looks at, and the most rounds that it removes."""
+_SESSIONS_AT_ONCE = 20
+"""The most sessions whose rounds one commit removes."""
 
 
 def highest_round(mapping: ReadableState, path: str) -> int | None:
@@ -97,9 +96,9 @@ class Retention:
 
     - It looks ten times in a `ttl`. The work is due once at least a tenth as many sessions have expired as
       live. So its cost, which grows with the sessions that live, is a constant for each session that goes.
-    - Commits remove the rounds, 200 at most each. Then the history of the branch is cut off, which still has
-      them, and a gc removes the garbage. At last the keys of the expired sessions go. Until then these keys
-      tell every process that the work is due. So if a process is killed, another one does all of it.
+    - Commits remove the rounds, of 20 sessions each. Then the history of the branch is cut off, which still
+      has them, and a gc removes the garbage. At last the keys of the expired sessions go. Until then these
+      keys tell every process that the work is due. So if a process is killed, another one does all of it.
     - Then it rests ten times as long as it took. Of several processes, one does it at a time: the one with a
       lease.
     - A branch with keys of others keeps its history: give the service a branch, or a store, of its own.
@@ -157,11 +156,10 @@ async def give_back(
     With `history`, the history that still has them is cut off, and their room is free. A session that is
     saved meanwhile stays.
     """
-    now, begin, removed = expiry.now(), 0, 0
+    now, removed = expiry.now(), 0
     paths = await again(lambda: state.read(lambda mapping: find(mapping, now)))
-    while begin < len(paths):
-        sessions, rounds = await _remove_some(state, paths[begin : begin + _SESSIONS_AT_ONCE])
-        begin, removed = begin + sessions, removed + rounds
+    for begin in range(0, len(paths), _SESSIONS_AT_ONCE):
+        removed += await _remove_rounds(state, paths[begin : begin + _SESSIONS_AT_ONCE])
     cuts = history and await again(lambda: state.read(_is_alone))
     await in_thread(lambda: _forget(state.sync, now, cuts))
     return removed
@@ -189,26 +187,21 @@ def _are_many(mapping: Versioned) -> bool:
     return sum(1 for _ in islice(found, more)) == more
 
 
-async def _remove_some(state: aio.Versioned, paths: Sequence[str]) -> tuple[int, int]:
-    """Remove as many rounds as one commit may; the number of sessions that are done, and of rounds."""
-    done = removed = 0
+async def _remove_rounds(state: aio.Versioned, paths: Sequence[str]) -> int:
+    """Remove the rounds of these sessions by one commit; the number of rounds."""
+    removed = 0
 
     def remove(mapping: Versioned) -> None:
-        nonlocal done, removed
-        done = removed = 0
-        for path in paths:
-            # Somebody may have begun it anew.
-            rounds = () if session_key(path) in mapping else mapping.keys(round_prefix(path))
-            for key in list(islice(rounds, _ROUNDS_AT_ONCE - removed)):
-                del mapping[key]
-                removed += 1
-            if removed == _ROUNDS_AT_ONCE:
-                return
-            done += 1
+        nonlocal removed
+        ended = [path for path in paths if session_key(path) not in mapping]  # not begun anew
+        rounds = [key for path in ended for key in mapping.keys(round_prefix(path))]
+        for key in rounds:
+            del mapping[key]
+        removed = len(rounds)
 
     message = "purge sessions that have expired"
     await again(lambda: state.apply(remove, message=message, attempts=ATTEMPTS))
-    return done, removed
+    return removed
 
 
 def _is_alone(mapping: Versioned) -> bool:
