@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import pytest
@@ -11,10 +10,9 @@ from agent_stores import AgentStore
 from loops import in_a_loop
 from present import present
 
-from vstate import InvalidInput, Memory, NotFound
+from vstate import InvalidInput, NotFound
 from vstate.managers import AgentCheckpoint, AgentRecoveryManager, AgentStateStore
 from vstate.sessions.state_module import StateModule
-from vstate.testing import Faulty
 
 
 @pytest.fixture
@@ -212,34 +210,6 @@ async def test_guard_passes_on_other_exceptions(store: AgentStateStore) -> None:
             raise RuntimeError("first")
     assert caught.value.__notes__ == ["vstate, while it recovered agent 'a': ValueError: cannot"]
     assert await recovery.attempts("a") == 1, "an attempt that failed counts too"
-
-
-@in_a_loop
-async def test_recovering_never_holds_up_the_loop() -> None:
-    """The original slept in it. Here other tasks go on, though the store does not answer."""
-    asked, go = threading.Event(), threading.Event()
-    go.set()
-
-    class Slow(Faulty):
-        def _call(self, name: str, action: Any) -> Any:
-            asked.set()
-            go.wait(60)
-            return super()._call(name, action)
-
-    agents = AgentStateStore(Slow(Memory()))
-    recovery = AgentRecoveryManager(agents)
-    recovery.register(Agent())
-    await kept(agents, 1)
-    asked.clear()
-    go.clear()
-    recovering = asyncio.create_task(recovery.recover("a"))
-    await asyncio.to_thread(asked.wait, 60)
-    for _ in range(10):
-        await asyncio.sleep(0.001)
-    assert not recovering.done()
-    go.set()
-    assert await recovering
-    await agents.close()
 
 
 def test_recoveries_serve_one_loop_after_another() -> None:
