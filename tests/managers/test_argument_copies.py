@@ -12,7 +12,7 @@ import pytest
 from edited import changed
 from loops import in_a_loop
 
-from vstate import CorruptObject, InvalidInput, Memory, StoreUnavailable, Unpicklable
+from vstate import CorruptObject, Memory, StoreUnavailable, Unpicklable
 from vstate.managers import (
     AgentCheckpoint,
     AgentCoordinationState,
@@ -205,13 +205,3 @@ async def test_another_object_than_a_record_is_refused_by_name(call: Call) -> No
             with pytest.raises(TypeError, match=f"expected a {record}, not a {kind}$"):
                 await called(manager, call.words, given)
         assert manager.state.head is None
-
-
-@in_a_loop
-async def test_a_wrong_id_or_status_raises() -> None:
-    async with OrchestrationStateManager() as teams, WorkflowStateManager() as workflows:
-        await teams.create_team(TeamState(team_id="t"))
-        with pytest.raises(InvalidInput, match="a task's id is a text, not 5"):
-            await teams.enqueue_task("t", {"id": 5})
-        with pytest.raises(InvalidInput, match="'nope' is no WorkflowStatus; these are: pending, running"):
-            await workflows.list_workflows("nope")

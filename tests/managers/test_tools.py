@@ -236,6 +236,21 @@ async def test_results_grow_old(local_store: AgentStore) -> None:
             assert await manager.invalidate_cache("s") == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "kept"), [({"cache_ttl": None}, True), ({"cache_results": False}, False)]
+)
+@in_a_loop
+async def test_results_for_ever_or_not_at_all(options: dict[str, Any], kept: bool) -> None:
+    """A cache that is off counts no misses either."""
+    with standing_still() as time:
+        async with ToolStateManager(**options) as manager:
+            await manager.cache_result(ToolCacheEntry(tool_name="s", parameters={}, result=1))
+            time.pass_(10**9)
+            assert bool(await manager.get_cached_result("s", {})) is kept
+            assert (await manager.get_tool_stats("s")).cache_hit_rate == kept
+            assert (manager.state.head is not None) is kept
+
+
 @in_a_loop
 async def test_a_hash_of_ones_own(manager: ToolStateManager) -> None:
     """The hash is kept, also beside `parameters`; an entry with neither is refused."""

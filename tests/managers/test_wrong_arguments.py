@@ -20,6 +20,7 @@ from vstate.managers import (
     AgentSnapshot,
     AgentStateStore,
     KnowledgeStateManager,
+    Manager,
     OrchestrationStateManager,
     RedisBackend,
     RetryState,
@@ -38,26 +39,6 @@ from vstate.sessions import StateService, VersionedSession
 
 
 @in_a_loop
-async def test_only_a_dict_is_a_dict() -> None:
-    """dict("") and dict([]) are empty dicts, and an empty task is a mistake."""
-    async with OrchestrationStateManager() as teams, WorkflowStateManager() as workflows:
-        await teams.create_team(TeamState(team_id="t"))
-        await workflows.create(WorkflowState(workflow_id="w"))
-        async with SpeechStateManager() as speech, StateManager() as states:
-            for given in ("", [], [("id", "x")], 0, False, (pair for pair in [("id", "x")])):
-                for name, call in (
-                    ("task", lambda given: teams.enqueue_task("t", given)),
-                    ("context", lambda given: workflows.update_context("w", given)),
-                    ("config", lambda given: speech.create_session(config=given)),
-                    ("changes", lambda given: states.update("k", given)),
-                ):
-                    with pytest.raises(TypeError, match=f"{name}.* is a dict, not a"):
-                        await call(given)
-            assert (await states.list_keys(), await speech.list_active()) == ([], [])
-        assert (await teams.get_queue_status("t")).total_tasks == 0
-
-
-@in_a_loop
 async def test_a_key_that_is_none_is_refused_before_it_is_gathered() -> None:
     """Otherwise no later commit would succeed, and all pending changes would be lost with the process."""
     store = Memory()
@@ -70,45 +51,6 @@ async def test_a_key_that_is_none_is_refused_before_it_is_gathered() -> None:
                     await call(key, {})  # type: ignore[arg-type]
         assert await manager.list_keys() == ["good"]
     assert dict(Versioned(store)) == {"state/good": 1}
-
-
-@in_a_loop
-async def test_a_subscription_to_nothing_is_refused_at_once() -> None:
-    """Otherwise every later call of the manager would fail as it begins the subscription."""
-    async with StateManager() as manager:
-        for pattern, function in (
-            (None, print),
-            (5, print),
-            (b"*", print),
-            ("*", None),
-            ("*", "print"),
-            (print, "*"),
-        ):
-            with pytest.raises(TypeError, match="subscribe takes a pattern and a function, not"):
-                manager.subscribe(pattern, function)  # type: ignore[arg-type]
-        await manager.save("k", 1)
-        assert await manager.get("k") == 1
-
-
-@in_a_loop
-async def test_a_limit_is_a_number_from_0_on() -> None:
-    """A count below zero, or a text of the command line, raises an error that names the argument."""
-    async with AgentStateStore() as agents, ToolStateManager() as tools:
-        await agents.save_snapshot(AgentSnapshot(agent_id="a"))
-        await agents.save_checkpoint(AgentCheckpoint(agent_id="a", checkpoint_id="c"))
-        await tools.start_execution(ToolExecution(execution_id="e", tool_name="t"))
-        calls: list[Callable[[Any], Awaitable[list[Any]]]] = [
-            lambda limit: agents.list_snapshots("a", limit=limit),
-            lambda limit: agents.list_checkpoints("a", limit=limit),
-            lambda limit: agents.history("checkpoints/a/c", limit=limit),
-            lambda limit: tools.get_execution_history("t", limit=limit),
-        ]
-        for call in calls:
-            assert [len(await call(limit)) for limit in (0, 1, 5, None)] == [0, 1, 1, 1]
-            with pytest.raises(InvalidInput, match=r"limit is a whole number from 0 on, .* not -1"):
-                await call(-1)
-            with pytest.raises(InvalidInput, match=r"limit is a whole number from 0 on, .* not '1'"):
-                await call("1")
 
 
 @pytest.mark.parametrize("duration", [nan, inf, -inf])
@@ -127,17 +69,11 @@ async def test_a_duration_that_is_no_number_does_not_get_into_the_statistics(dur
         assert (await tools.get_tool_stats("t")).avg_duration_ms == 5
 
 
-def test_a_time_in_a_zone_that_names_no_offset_is_one_without_a_zone() -> None:
-    """As in Python: it is not compared with a time with an offset, nor equal to one."""
+class Nowhere(tzinfo):
+    """A zone that names no offset: in Python such a time is one without a zone."""
 
-    class Nowhere(tzinfo):
-        def utcoffset(self, given: datetime | None) -> None:
-            return None
-
-    time = datetime(2026, 11, 21, 9)
-    assert (
-        index_time(time.replace(tzinfo=Nowhere())) == index_time(time) == index_time(time.replace(tzinfo=UTC))
-    )
+    def utcoffset(self, given: datetime | None) -> None:
+        return None
 
 
 @in_a_loop
@@ -145,6 +81,12 @@ async def test_times_at_either_end_of_the_calendar_have_their_place() -> None:
     """datetime.min means "at once" in many programs, and local clocks cannot express it."""
     later = datetime.now(UTC) + timedelta(days=2)  # it is earlier than now in any zone
     times = [datetime.min, datetime(1900, 1, 1), datetime.now(), later, datetime.max]
+    naive = datetime(2026, 11, 21, 9)
+    assert (
+        index_time(naive.replace(tzinfo=Nowhere()))
+        == index_time(naive)
+        == index_time(naive.replace(tzinfo=UTC))
+    )
     async with ToolStateManager() as tools:
         order = list("01234")
         for number, time in reversed(list(enumerate(times))):
@@ -165,14 +107,8 @@ async def test_times_at_either_end_of_the_calendar_have_their_place() -> None:
         assert [made.timestamp for made in await workflows.list_checkpoints("w")] == times[::2]
 
 
-@pytest.mark.parametrize("age", [-1, nan, inf, 1e300])
-@in_a_loop
-async def test_an_age_is_a_number_of_seconds(age: float) -> None:
-    """Infinity is none: a hundred years find the sources that were never synced."""
-    async with KnowledgeStateManager() as knowledge:
-        with pytest.raises(InvalidInput, match="older_than is a number of seconds from 0 on, not"):
-            await knowledge.needs_resync("kb", age)
-
+URL = "redis://:hush@127.0.0.1:1/0"
+AGENTS: dict[str, Any] = {"agent_store": AgentStateStore()}
 
 WRONG_SETTINGS: list[tuple[Callable[..., object], dict[str, Any], str]] = [
     *[
@@ -203,7 +139,18 @@ WRONG_SETTINGS: list[tuple[Callable[..., object], dict[str, Any], str]] = [
     (
         AgentStateStore,
         {"persistence": "redis", "redis_url": 5},
-        "the URL of a Redis server is a str, not int",
+        "the URL of a Redis server is a str",
+    ),
+    (AgentRecoveryManager, {"agent_store": StateManager()}, "agent_store is an AgentStateStore, not a State"),
+    (AgentRecoveryManager, {**AGENTS, "auto_recover": "no"}, "auto_recover is True or False"),
+    (AgentRecoveryManager, {**AGENTS, "max_recovery_attempts": "3"}, "is a whole number from 0 on, not '3'"),
+    # A contradiction shows no password.
+    (AgentStateStore, {"persistence": URL, "redis_url": URL}, "not for 'redis:...'"),
+    (StateConfig, {"backend": URL, "file_path": "state"}, "not for 'redis:...'"),
+    (
+        StateManager,
+        {"persistence": Memory(), "config": StateConfig(backend=URL)},
+        "backend 'redis:...' were both",
     ),
 ]
 
@@ -213,69 +160,96 @@ def test_a_wrong_setting_raises_at_once(
     kind: Callable[..., object], options: dict[str, Any], told: str
 ) -> None:
     """Not by the first call, or never."""
-    with pytest.raises((InvalidInput, TypeError), match=re.escape(told)):
+    with pytest.raises((InvalidInput, TypeError), match=re.escape(told)) as caught:
         kind(**options)
+    assert "hush" not in str(caught.value)
 
 
-def test_agents_are_recovered_from_their_own_store() -> None:
-    """Another manager has no checkpoints, and would fail in the middle of a recovery."""
-    with pytest.raises(TypeError, match="agent_store is an AgentStateStore, not a StateManager"):
-        AgentRecoveryManager(agent_store=StateManager())  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="auto_recover is True or False"):
-        AgentRecoveryManager(AgentStateStore(), auto_recover="no")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="max_recovery_attempts is a whole number from 0 on, not '3'"):
-        AgentRecoveryManager(AgentStateStore(), max_recovery_attempts="3")  # type: ignore[arg-type]
+LONG = "x" * 1_000_000
+NO_DICTS = ("", [], [("id", "x")], 0, False, (pair for pair in [("id", "x")]))
+LIMIT = "limit is a whole number from 0 on, or None for no limit, not "
+AGE = "older_than is a number of seconds from 0 on, not "
+
+Call = Callable[[Any], Any]
+
+Agents, Flows, Knowledge = AgentStateStore, WorkflowStateManager, KnowledgeStateManager
+Speech, States, Teams, Tools = SpeechStateManager, StateManager, OrchestrationStateManager, ToolStateManager
+
+WRONG_CALLS: list[tuple[type[Manager], Call, str]] = [
+    # dict("") and dict([]) are empty dicts, and an empty task is a mistake.
+    *[(Teams, lambda it, x=x: it.enqueue_task("t", x), "task is a dict") for x in NO_DICTS],
+    *[(Flows, lambda it, x=x: it.update_context("w", x), "context is a dict") for x in NO_DICTS],
+    *[(Speech, lambda it, x=x: it.create_session(config=x), "config is a dict") for x in NO_DICTS],
+    *[(States, lambda it, x=x: it.update("k", x), "changes is a dict, not a") for x in NO_DICTS],
+    # Otherwise every later call of the manager would fail as it begins the subscription.
+    *[
+        (
+            StateManager,
+            lambda it, given=given: it.subscribe(*given),
+            "subscribe takes a pattern and a function",
+        )
+        for given in ((None, print), (5, print), (b"*", print), ("*", None), ("*", "print"), (print, "*"))
+    ],
+    (Agents, lambda it: it.list_snapshots("a", limit=-1), LIMIT + "-1"),
+    (Agents, lambda it: it.list_checkpoints("a", limit="1"), LIMIT + "'1'"),
+    (Agents, lambda it: it.history("checkpoints/a/c", limit=-1), LIMIT + "-1"),
+    (Tools, lambda it: it.get_execution_history("t", limit="1"), LIMIT + "'1'"),
+    (States, lambda it: it.rollback("k", steps="1"), "steps is a whole number from 1 on, not '1'"),
+    (States, lambda it: it.rollback(key=5), "a state's keys are str, not int: 5"),
+    # Infinity is none: a hundred years find the sources that were never synced.
+    *[(Knowledge, lambda it, age=age: it.needs_resync("k", age), AGE) for age in (-1, nan, inf, 1e300, "x")],
+    (Speech, lambda it: it.create_session(None), "makes no AudioSession: session_type: Input"),
+    (Teams, lambda it: it.enqueue_task("t", {"id": 5}), "a task's id is a text, not 5"),
+    *[
+        (
+            Teams,
+            lambda it, more=more: it.update_agent_status("t", "a", **more),
+            "record 'a'",
+        )
+        for more in ({"status": 5}, {"status": "idle", "current_task": 5})
+    ],
+    (
+        Flows,
+        lambda it: it.list_workflows("nope"),
+        "'nope' is no WorkflowStatus; these are: pend",
+    ),
+    # Of a long text the beginning is quoted.
+    (Speech, lambda it: it.create_session(streaming_mode=LONG), "xxx'..."),
+    (Teams, lambda it: it.enqueue_task("t", {"id": "1", "priority": LONG}), "xxx'..."),
+    (Teams, lambda it: it.assign_task("t", agent_id="long"), "xxx'..."),
+]
+
+
+@pytest.mark.parametrize(("kind", "call", "told"), WRONG_CALLS)
+@in_a_loop
+async def test_a_wrong_argument_raises(kind: type[Manager], call: Call, told: str) -> None:
+    """An error that names it, not one of pydantic or of Python, and nothing is stored."""
+    async with kind() as manager:
+        if isinstance(manager, OrchestrationStateManager):
+            statuses = {"a": "idle", "long": LONG}
+            agents = {id: AgentCoordinationState(agent_id=id, status=text) for id, text in statuses.items()}
+            await manager.create_team(TeamState(team_id="t", agents=agents))
+        if isinstance(manager, WorkflowStateManager):
+            await manager.create(WorkflowState(workflow_id="w"))
+        head = manager.state.head
+        with pytest.raises((InvalidInput, TypeError, InvalidRecord), match=re.escape(told)) as caught:
+            await call(manager)
+        assert len(str(caught.value)) < 1000
+        assert await manager.read(lambda part: part.root.head) == head
 
 
 @in_a_loop
-async def test_of_a_long_text_the_beginning_is_quoted() -> None:
-    """A megabyte in place of a word does not make the message a megabyte long."""
-    long = "x" * 1_000_000
-    async with SpeechStateManager() as speech, OrchestrationStateManager() as teams:
-        await teams.create_team(
-            TeamState(team_id="t", agents={"a": AgentCoordinationState(agent_id="a", status=long)})
-        )
-        calls: list[Callable[[], Awaitable[object]]] = [
-            lambda: speech.create_session(streaming_mode=long),
-            lambda: teams.enqueue_task("t", {"id": "1", "priority": long}),
-            lambda: teams.assign_task("t", agent_id="a"),
+async def test_a_limit() -> None:
+    """At most so many, from 0 on."""
+    async with AgentStateStore() as agents, ToolStateManager() as tools:
+        await agents.save_snapshot(AgentSnapshot(agent_id="a"))
+        await agents.save_checkpoint(AgentCheckpoint(agent_id="a", checkpoint_id="c"))
+        await tools.start_execution(ToolExecution(execution_id="e", tool_name="t"))
+        calls: list[Callable[[Any], Awaitable[list[Any]]]] = [
+            lambda limit: agents.list_snapshots("a", limit=limit),
+            lambda limit: agents.list_checkpoints("a", limit=limit),
+            lambda limit: agents.history("checkpoints/a/c", limit=limit),
+            lambda limit: tools.get_execution_history("t", limit=limit),
         ]
         for call in calls:
-            with pytest.raises(InvalidInput, match=r"xxx'?\.\.\.") as caught:
-                await call()
-            assert len(str(caught.value)) < 1000
-
-
-@in_a_loop
-async def test_arguments_of_a_wrong_kind_raise_clear_errors() -> None:
-    """None shows an error of pydantic or of Python."""
-    async with SpeechStateManager() as speech, StateManager() as states, KnowledgeStateManager() as knowledge:
-        await states.save("k", 1)
-        calls: list[tuple[Callable[[], Awaitable[object]], str]] = [
-            (lambda: speech.create_session(None), "makes no AudioSession: session_type: Input should be"),  # type: ignore[arg-type]
-            (lambda: states.rollback("k", steps="1"), "steps is a whole number from 1 on, not '1'"),  # type: ignore[arg-type]
-            (lambda: states.rollback(key=5), "a state's keys are str, not int: 5"),  # type: ignore[arg-type]
-            (lambda: knowledge.get_stale_sources("k", "x"), "older_than is a number of seconds from 0 on"),  # type: ignore[arg-type]
-        ]
-        for call, told in calls:
-            with pytest.raises((InvalidInput, TypeError), match=re.escape(told)):
-                await call()
-    async with OrchestrationStateManager() as teams:
-        await teams.create_team(TeamState(team_id="t", agents={"a": AgentCoordinationState(agent_id="a")}))
-        for options in ({"status": 5}, {"status": "idle", "current_task": 5}):
-            with pytest.raises(InvalidRecord, match="the record 'a' is not valid"):
-                await teams.update_agent_status("t", "a", **options)
-
-
-def test_a_contradiction_about_the_store_shows_no_password() -> None:
-    """The URL that is passed twice may hold a password."""
-    url = "redis://:hush@127.0.0.1:1/0"
-    calls: list[Callable[[], object]] = [
-        lambda: AgentStateStore(url, redis_url=url),
-        lambda: StateConfig(backend=url, file_path="state"),
-        lambda: StateManager(Memory(), config=StateConfig(backend=url)),
-    ]
-    for call in calls:
-        with pytest.raises(InvalidInput, match=r"'redis:\.\.\.'") as caught:
-            call()
-        assert "hush" not in str(caught.value)
+            assert [len(await call(limit)) for limit in (0, 1, 5, None)] == [0, 1, 1, 1]
