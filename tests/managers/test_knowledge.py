@@ -68,117 +68,104 @@ async def test_the_documented_calls(local_store: AgentStore) -> None:
         assert (whole.total_documents, whole.total_embeddings, whole.storage_size_mb) == (1000, 0, 0.0)
         assert began <= present(whole.last_updated) <= datetime.now()
         assert whole.last_updated == max(s.updated_at for s in sources if s.updated_at)
+        await manager.update_source_state(source("web", path="new"))  # it replaces the other one
+        _, web = await other.get_sources("kb")
+        assert (web.documents_synced, web.model_extra) == (0, {"path": "new"})
 
 
 # Progress
 
 
-@pytest.mark.parametrize("failed", [0, 3])
+@pytest.mark.parametrize(
+    ("counts", "percent", "is_complete"),
+    [
+        ((0, 0, 0), 0.0, False),
+        ((0, 0, 3), 0.0, False),  # zero documents are never complete
+        ((10, 4, 1), 50.0, False),
+        ((10, 9, 1), 100.0, True),  # failed documents count as done
+        ((3, 7, 0), 100.0, True),  # more documents than the total count as all
+    ],
+)
 @in_a_loop
-async def test_zero_documents_are_never_complete(failed: int) -> None:
-    """Neither by counts nor by a derived status: the manager concludes nothing."""
-    assert not progress().is_complete
-    assert progress().progress_percent == 0.0
-    assert not IndexingProgress(knowledge_base_id="kb", status="completed").is_complete
+async def test_progress(counts: tuple[int, int, int], percent: float, is_complete: bool) -> None:
+    """The manager concludes no status from the counts."""
     async with KnowledgeStateManager() as manager:
-        await manager.update_indexing_progress(progress(0, 0, failed))
+        await manager.update_indexing_progress(progress(*counts))
         found = present(await manager.get_indexing_progress("kb"))
-        assert (found.status, found.is_complete, found.progress_percent) == ("in_progress", False, 0.0)
+        assert (found.progress_percent, found.is_complete) == (percent, is_complete)
+        assert found.status == "in_progress"
         assert present(await manager.get_knowledge_base_state("kb")).status == "in_progress"
-
-
-def test_how_far_it_is() -> None:
-    """Failed documents count as done; more documents than the total count as all."""
-    cases = {(10, 4, 1): (50.0, False), (10, 9, 1): (100.0, True), (3, 7, 0): (100.0, True)}
-    for counts, expected in cases.items():
-        found = progress(*counts)
-        assert (found.progress_percent, found.is_complete) == expected
-    with pytest.raises(ValueError, match="total_documents"):
-        progress(-1)
-
-
-@in_a_loop
-async def test_pausing(manager: KnowledgeStateManager) -> None:
-    """Reports of running workers do not end the pause; the end of the indexing does."""
-    await manager.update_indexing_progress(progress(10, 4))
-    assert (await manager.pause("kb")).status is IndexingStatus.PAUSED
-    kept = await manager.update_indexing_progress(progress(10, 10))
-    assert (kept.status, kept.processed_documents) == (IndexingStatus.PAUSED, 10)
-    assert (await manager.resume("kb")).status is IndexingStatus.IN_PROGRESS
-    await manager.pause("kb")
-    done = await manager.update_indexing_progress(progress(10, 10, status="completed"))
-    assert done.status is IndexingStatus.COMPLETED
-    messages = [commit.message async for commit in manager.state.log()]
-    assert messages == [
-        "knowledge base kb: completed, 10 of 10 documents",
-        "knowledge base kb: paused",
-        "knowledge base kb: resumed",
-        "knowledge base kb: in_progress, 10 of 10 documents",
-        "knowledge base kb: paused",
-        "knowledge base kb: in_progress, 4 of 10 documents",
-    ]
+        with pytest.raises(ValueError, match="total_documents"):
+            progress(-1)
 
 
 @pytest.mark.parametrize("status", IndexingStatus)
 @in_a_loop
-async def test_pause_and_resume_by_status(manager: KnowledgeStateManager, status: IndexingStatus) -> None:
-    """Indexing that has not ended can be paused, and then resumed; other moves raise, and change nothing."""
-    await manager.update_indexing_progress(progress(status=status))
-    head = manager.state.head
-    if status is IndexingStatus.PAUSED:
-        with pytest.raises(IllegalTransition, match="resume"):
-            await manager.pause("kb")
-        await manager.resume("kb")
-        return
-    with pytest.raises(IllegalTransition):
-        await manager.resume("kb")
-    if status in (IndexingStatus.COMPLETED, IndexingStatus.FAILED):
+async def test_pausing(manager: KnowledgeStateManager, status: IndexingStatus) -> None:
+    """What has not ended can be paused. Reports of running workers do not end a pause; the end does."""
+    if status is not IndexingStatus.PAUSED:
+        await manager.update_indexing_progress(progress(10, 4, status=status))
+        head = manager.state.head
         with pytest.raises(IllegalTransition):
-            await manager.pause("kb")
-        assert manager.state.head == head
-    else:
+            await manager.resume("kb")
+        if status in (IndexingStatus.COMPLETED, IndexingStatus.FAILED):
+            with pytest.raises(IllegalTransition):
+                await manager.pause("kb")
+            assert manager.state.head == head
+            return
         assert (await manager.pause("kb")).status is IndexingStatus.PAUSED
+        kept = await manager.update_indexing_progress(progress(10, 10, status=status))
+        assert (kept.status, kept.processed_documents) == (IndexingStatus.PAUSED, 10)
+    else:
+        await manager.update_indexing_progress(progress(10, 10, status=status))
+    with pytest.raises(IllegalTransition, match="resume"):
+        await manager.pause("kb")
+    assert (await manager.resume("kb")).status is IndexingStatus.IN_PROGRESS
+    await manager.pause("kb")
+    for end in (IndexingStatus.COMPLETED, IndexingStatus.FAILED):
+        assert (await manager.update_indexing_progress(progress(10, 10, status=end))).status is end
+    messages = [commit.message async for commit in manager.state.log()]
+    assert messages[1:4] == [
+        "knowledge base kb: completed, 10 of 10 documents",
+        "knowledge base kb: paused",
+        "knowledge base kb: resumed",
+    ]
 
 
 # Sources
 
 
 @pytest.mark.parametrize(
-    ("fields", "expected"),
+    ("age", "status", "older_than", "expected"),
     [
-        ({}, True),
-        ({"last_sync": -HOUR / 2, "sync_status": "synced"}, False),
-        ({"last_sync": -HOUR / 2, "sync_status": "stale"}, True),
-        ({"last_sync": -HOUR / 2, "sync_status": "failed"}, True),
-        ({"last_sync": -HOUR / 2, "sync_status": "pending"}, False),
-        ({"last_sync": -2 * HOUR, "sync_status": "synced"}, True),
-        ({"last_sync": -2 * HOUR, "sync_status": "syncing"}, True),
-        ({"last_sync": HOUR, "sync_status": "synced"}, False),
+        (None, "pending", 3600, True),
+        (HOUR / 2, "synced", 3600, False),
+        (HOUR / 2, "synced", HOUR, False),
+        (HOUR / 2, "stale", 3600, True),
+        (HOUR / 2, "failed", 3600, True),
+        (HOUR / 2, "pending", 3600, False),
+        (2 * HOUR, "synced", 3600, True),
+        (2 * HOUR, "syncing", HOUR, True),  # a sync that crashed never reports its end
+        (-HOUR, "synced", 3600, False),
+        (23 * HOUR, "synced", None, False),  # by default a day
+        (25 * HOUR, "synced", None, True),
     ],
 )
 @pytest.mark.parametrize("zone", [None, UTC])
 @in_a_loop
-async def test_sources_that_need_a_resync(fields: dict[str, Any], expected: bool, zone: Any) -> None:
+async def test_sources_that_need_a_resync(
+    age: Any, status: str, older_than: Any, expected: bool, zone: Any
+) -> None:
     """Never synced, stale, failed, or too long ago; in seconds or as a timedelta, with and without a zone."""
-    if "last_sync" in fields:
-        fields = {**fields, "last_sync": datetime.now(zone) + fields["last_sync"]}
+    last_sync = None if age is None else datetime.now(zone) - age
+    given = () if older_than is None else (older_than,)
     async with KnowledgeStateManager() as manager:
         await manager.update_source_state(source("fresh", last_sync=datetime.now(), sync_status="synced"))
-        assert await manager.needs_resync("kb", older_than=3600) is False
-        await manager.update_source_state(source(**fields))
-        for older_than in (3600, HOUR):
-            assert await manager.needs_resync("kb", older_than=older_than) is expected
-            found = await manager.get_stale_sources("kb", older_than)
-            assert [s.source_id for s in found] == ["s"] * expected
-
-
-@in_a_loop
-async def test_an_age_that_is_none(manager: KnowledgeStateManager) -> None:
-    """It is a day then."""
-    await manager.update_source_state(source(last_sync=datetime.now() - 23 * HOUR))
-    assert not await manager.needs_resync("kb")
-    await manager.update_source_state(source(last_sync=datetime.now() - 25 * HOUR))
-    assert await manager.needs_resync("kb")
+        assert await manager.needs_resync("kb", *given) is False
+        await manager.update_source_state(source(last_sync=last_sync, sync_status=status))
+        assert await manager.needs_resync("kb", *given) is expected
+        found = await manager.get_stale_sources("kb", *given)
+        assert [s.source_id for s in found] == ["s"] * expected
 
 
 # Summary

@@ -138,7 +138,8 @@ class _Subscription:
                     await self._call(key[prefix:], change, commit)
             await asyncio.to_thread(watch.close)
         except VStateError:
-            _log.exception("a subscription to %r ended", self.pattern)
+            if not self._over:  # otherwise the store may be closed by now
+                _log.exception("a subscription to %r ended", self.pattern)
 
     async def _call(self, key: str, change: Change, commit: Commit) -> None:
         try:
