@@ -92,7 +92,7 @@ class AgentRecoveryManager:
             if checkpoint is None:
                 _log.warning("agent %s has no checkpoint to recover from", agent_id)
                 return None
-            if not await self._count(agent_id, checkpoint):
+            if not await self._count(agent_id, checkpoint.checkpoint_id):
                 _log.warning("agent %s was recovered %d times already", agent_id, self.max_recovery_attempts)
                 return None
             await _awaited(_restorer(agent)(checkpoint.model_copy(deep=True).state))
@@ -144,12 +144,10 @@ class AgentRecoveryManager:
 
     async def reset(self, agent_id: str) -> None:
         """Set the attempts back to zero."""
-
-        def reset(part: Namespace) -> None:
-            recoveries_of(part).discard(agent_id)
-
         if await self.attempts(agent_id):
-            await self.agent_store.change(reset, f"agent {agent_id} does well")
+            await self.agent_store.change(
+                lambda part: recoveries_of(part).discard(agent_id), f"agent {agent_id} does well"
+            )
 
     def _find_agent(self, agent_id: str) -> Any:
         if agent_id not in self._agents:
@@ -166,22 +164,18 @@ class AgentRecoveryManager:
             raise InvalidInput(f"checkpoint {from_checkpoint!r} of agent {agent_id!r} is not recoverable")
         return checkpoint
 
-    async def _count(self, agent_id: str, checkpoint: AgentCheckpoint) -> bool:
+    async def _count(self, agent_id: str, checkpoint_id: str) -> bool:
         """Count one more attempt. Returns False if the attempts are used up."""
 
         def count(part: Namespace) -> bool:
-            found = recoveries_of(part)
-            recovery = found.get(agent_id) or Recovery(agent_id=agent_id)
-            if recovery.attempts >= self.max_recovery_attempts:
-                return False
-            recovery.attempts += 1
-            recovery.last_checkpoint = checkpoint.checkpoint_id
-            found.put(recovery)
-            return True
+            found = recoveries_of(part).get(agent_id)
+            attempts = 0 if found is None else found.attempts
+            if attempts < self.max_recovery_attempts:
+                new = Recovery(agent_id=agent_id, attempts=attempts + 1, last_checkpoint=checkpoint_id)
+                recoveries_of(part).put(new)
+            return attempts < self.max_recovery_attempts
 
-        return await self.agent_store.change(
-            count, f"recover agent {agent_id} from {checkpoint.checkpoint_id}"
-        )
+        return await self.agent_store.change(count, f"recover agent {agent_id} from {checkpoint_id}")
 
 
 def _restorer(agent: Any) -> Callable[[Any], Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from types import EllipsisType
@@ -34,6 +34,7 @@ __all__ = [
 
 PRIORITIES = {"critical": 2.0, "urgent": 2.0, "high": 1.0, "normal": 0.0, "medium": 0.0, "low": -1.0}
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _SIGN = 1 << 63
 _ALL_BITS = (1 << 64) - 1
 
@@ -61,6 +62,12 @@ class Task(Record):
     ended_at: datetime | None = None
     result: Any = None
     error: str | None = None
+
+    @property
+    def turn(self) -> tuple[datetime, str, str]:
+        """What orders the tasks of one status: their times in it, or their places while they are pending."""
+        at = {_PENDING: _EPOCH, _IN_PROGRESS: self.assigned_at}.get(self.status, self.ended_at)
+        return at or self.created_at, self.place if self.status is _PENDING else "", self.task_id
 
     def is_by(self, agent_id: str) -> bool:
         """Whether the task is in progress by the agent."""
@@ -442,17 +449,10 @@ class Team:
 
     def queue(self) -> TaskQueueState:
         """All tasks as they are now."""
-        found = list(self.tasks.values())
-
-        def with_status(status: TaskStatus, order: Callable[[Task], Any]) -> list[dict[Any, Any]]:
-            return [task.as_dict() for task in sorted((t for t in found if t.status is status), key=order)]
-
-        return TaskQueueState(
-            pending=with_status(_PENDING, lambda task: (task.place, task.task_id)),
-            in_progress=with_status(_IN_PROGRESS, lambda task: task.assigned_at or task.created_at),
-            completed=with_status(TaskStatus.COMPLETED, lambda task: task.ended_at or task.created_at),
-            failed=with_status(TaskStatus.FAILED, lambda task: task.ended_at or task.created_at),
-        )
+        queue: dict[str, list[dict[Any, Any]]] = {status.value: [] for status in TaskStatus}
+        for task in sorted(self.tasks.values(), key=lambda task: task.turn):
+            queue[task.status.value].append(task.as_dict())
+        return TaskQueueState.model_validate(queue)
 
     def add_task(self, task_id: str, task: Mapping[Any, Any], at: datetime, **known: Any) -> Task:
         """Add a new task, pending unless `known` has a status. Raises AlreadyExists."""
