@@ -822,7 +822,9 @@ class Core(Uncopied):
     def _delete_branch(self, name: str, commit: Commit, action: str) -> None:
         """Delete a branch with its policies; RefMoved if it is not at the commit."""
         rows = self.policies.rows_without(name)
-        if not self.refs.publish(HEADS + name, rows, expected=commit.oid, new=None, action=action):
+        if not self.refs.compare_and_swap(
+            HEADS + name, expected=commit.oid, new=None, action=action, rows=rows
+        ):
             raise self.ref_moved(HEADS + name, commit.oid)
 
     def rename_branch(self, old: str, new: str) -> Commit:

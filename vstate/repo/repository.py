@@ -271,8 +271,15 @@ class Repository(Core):
         """
         from vstate.repo.merge import apply
 
-        return apply.cherry_pick(
-            self, branch, rev, policy=policy, message=message, seen=seen, before_move=before_move
+        return apply.apply_changes(
+            self,
+            branch,
+            rev,
+            backwards=False,
+            policy=policy,
+            message=message,
+            seen=seen,
+            before_move=before_move,
         )
 
     @retries_after_sweep
@@ -292,8 +299,15 @@ class Repository(Core):
         """
         from vstate.repo.merge import apply
 
-        return apply.revert(
-            self, branch, rev, policy=policy, message=message, seen=seen, before_move=before_move
+        return apply.apply_changes(
+            self,
+            branch,
+            rev,
+            backwards=True,
+            policy=policy,
+            message=message,
+            seen=seen,
+            before_move=before_move,
         )
 
     @retries_after_sweep

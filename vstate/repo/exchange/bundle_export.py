@@ -12,7 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO
 
-from vstate.errors import CorruptObject, InvalidInput, NotFound
+from vstate.errors import CorruptObject, InvalidInput
 from vstate.kv.base import batches_by_bytes
 from vstate.kv.files import replacing
 from vstate.objects.commit import Commit
@@ -31,8 +31,8 @@ from vstate.repo.exchange.bundle import (
 from vstate.repo.exchange.difference import Difference, Needed, TransferProgress, new_commits, read_bodies
 from vstate.repo.names.refs import HEAD, HEADS, TAGS, check_ref_name
 from vstate.repo.objects import longest
+from vstate.repo.sweeps import retry_after_sweep
 
-_ATTEMPTS = 20
 _RECORD = 1 + ID_BYTES + 4  # of a plan: kind, id, length
 
 
@@ -48,45 +48,42 @@ def export(
     """As `Repository.export` promises."""
     began = time.monotonic()
     progress = progress or (lambda step, count, total: None)
-    for _ in range(_ATTEMPTS):
-        sweep = repo.refs.sweep()
-        repo.history.reload()  # another process may have cut histories off
-        try:
-            refs = _refs_to_export(repo, revs, as_branch)
-            known = [repo.resolve(rev).oid for rev in since]
-            plan = _Plan(repo, progress)
-            plan.collect(refs.values(), known)
-            header = Header(
-                refs=refs,
-                prerequisites=sorted(set(known)),
-                shallow=plan.shallow,
-                counts=plan.counts,
-                size=plan.bytes,
-            )
-            with _output(file) as output:
-                writer = Writer(output, header)
-                done = 0
-                for items in plan.frames():
-                    writer.frame(items, read_bodies(repo.objects, items))
-                    done += len(items)
-                    progress("writing", done, header.objects)
-                writer.finish()
-        except CorruptObject:
-            if repo.refs.sweep() == sweep:
-                raise
-            continue  # gc has removed some of the objects: export those that refs lead to now
-        return BundleReport(
-            refs=[BundleRef(name, str(oid), "exported") for name, oid in sorted(refs.items())],
-            objects=header.objects,
-            written=header.objects,
-            bytes=header.size,
-            file_bytes=writer.bytes,
-            prerequisites=[str(oid) for oid in header.prerequisites],
-            seconds=time.monotonic() - began,
-        )
-    raise NotFound(
-        "gc keeps removing objects while they are exported; export again when gc has ended", name=""
+    repo.history.reload()  # another process may have cut histories off
+    header, size = retry_after_sweep(repo, lambda: _write(repo, file, revs, since, as_branch, progress))
+    return BundleReport(
+        refs=[BundleRef(name, str(oid), "exported") for name, oid in sorted(header.refs.items())],
+        objects=header.objects,
+        written=header.objects,
+        bytes=header.size,
+        file_bytes=size,
+        prerequisites=[str(oid) for oid in header.prerequisites],
+        seconds=time.monotonic() - began,
     )
+
+
+def _write(
+    repo: Core,
+    file: File,
+    revs: Sequence[Revision],
+    since: Sequence[Revision],
+    as_branch: str | None,
+    progress: TransferProgress,
+) -> tuple[Header, int]:
+    """Write the bundle of what refs lead to now; its header and the number of its bytes."""
+    refs = _refs_to_export(repo, revs, as_branch)
+    known = [repo.resolve(rev).oid for rev in since]
+    plan = _Plan(repo, progress)
+    plan.collect(refs.values(), known)
+    header = Header(refs, sorted(set(known)), plan.shallow, plan.counts, plan.bytes)
+    with _output(file) as output:
+        writer = Writer(output, header)
+        done = 0
+        for items in plan.frames():
+            writer.frame(items, read_bodies(repo.objects, items))
+            done += len(items)
+            progress("writing", done, header.objects)
+        writer.finish()
+    return header, writer.bytes
 
 
 def _refs_to_export(repo: Core, revs: Sequence[Revision], as_branch: str | None) -> dict[str, ObjectId]:

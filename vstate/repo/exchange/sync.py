@@ -29,7 +29,14 @@ from vstate.repo.exchange.difference import TransferProgress
 from vstate.repo.exchange.transfer import Copied, Transfer
 from vstate.repo.merge.three_way import MergeResult
 from vstate.repo.names.refs import HEADS, REMOTES, SWEEP, TAGS, absent, check_ref_name
-from vstate.repo.names.remotes import ORIGIN, Remotes, check_stays, expanded, is_remote_name
+from vstate.repo.names.remotes import (
+    ORIGIN,
+    Remotes,
+    check_remote_name,
+    check_stays,
+    expanded,
+    is_remote_name,
+)
 from vstate.repo.rooms import new_room
 from vstate.similar import similar
 
@@ -442,9 +449,9 @@ class Sync:
             return not (rows or status == "fetched") or target.store.transact(rows, conditions)
         rows |= wanted.rows if old is None else {}
         try:
-            return target.refs.publish(
+            return target.refs.compare_and_swap(
                 wanted.ref,
-                rows,
+                rows=rows,
                 expected=old,
                 new=wanted.oid,
                 action=self._action,
@@ -488,13 +495,6 @@ def _track(repo: Core, remote: str, branch: str, oid: ObjectId | None) -> None:
 def tracking_ref(remote: str, branch: str) -> str:
     """The ref that notes the last known commit of a branch of a remote; InvalidInput for a bad name."""
     return f"{REMOTES}{check_remote_name(remote)}/{branch}"
-
-
-def check_remote_name(name: str) -> str:
-    """The name, if a remote may have it; InvalidInput otherwise."""
-    if "/" in check_ref_name(name, "remote"):
-        raise InvalidInput(f"{name!r} is no name for a remote: use a branch name without '/'")
-    return name
 
 
 def rows_beside(repo: Core, branch: str) -> Mapping[str, bytes | None]:

@@ -95,57 +95,57 @@ def merge(
     return MergeResult(commit, "merge", tuple(sorted({*merged.taken, *merged.resolved})), merged.by)
 
 
-def cherry_pick(
+def apply_changes(
     repo: Core,
     branch: str,
     rev: Revision,
     *,
+    backwards: bool,
     policy: PolicyOption,
     message: str,
     seen: Commit | None,
     before_move: BeforeMove,
 ) -> Commit | None:
-    """As `Repository.cherry_pick` promises."""
-    head, picked = seen or repo.branch(branch), repo.resolve(rev)
-    return _apply(
+    """As `Repository.cherry_pick` promises, and backwards as `Repository.revert` does."""
+    head, commit = seen or repo.branch(branch), repo.resolve(rev)
+    check_policies(policy)
+    before = _before(repo, commit)
+    old, new = (commit, before) if backwards else (before, commit)
+    info: dict[str, Any]
+    if backwards:
+        operation, action, info = "reverting", "revert", {"reverted": commit.id}
+        message = message or f"Revert {commit.short} {commit.message}".rstrip()
+    else:
+        operation, action, info = "cherry-picking", "cherry-pick", {**commit.info, "cherry_picked": commit.id}
+        message = message or commit.message or f"Cherry-pick {commit.short}"
+    for each in (head, old, new):
+        if each is not None:
+            repo.require_trusted(each)
+    old_tree, new_tree = (None if each is None else each.root for each in (old, new))
+    theirs = list(tree.diff(repo.objects.nodes, old_tree, new_tree))
+    ours = _changed_in(repo, head, theirs)
+    resolver = Resolver(
         repo,
-        branch,
-        head,
-        old=_before(repo, picked),
-        new=picked,
-        policy=policy,
-        operation=f"cherry-picking {picked.short}",
-        message=message or picked.message or f"Cherry-pick {picked.short}",
-        info={**picked.info, "cherry_picked": picked.id},
-        action=f"cherry-pick: {picked.short}",
-        before_move=before_move,
+        lambda: effective_policies(repo, branch, policy),
+        ours=only_version(head.time, ours),
+        theirs=only_version(
+            head.time if new is None else new.time, {change.key: change.new for change in theirs}
+        ),
     )
-
-
-def revert(
-    repo: Core,
-    branch: str,
-    rev: Revision,
-    *,
-    policy: PolicyOption,
-    message: str,
-    seen: Commit | None,
-    before_move: BeforeMove,
-) -> Commit | None:
-    """As `Repository.revert` promises."""
-    head, reverted = seen or repo.branch(branch), repo.resolve(rev)
-    title = f" {reverted.message}" if reverted.message else ""
-    return _apply(
+    merged = merge_changes(ours, theirs, resolver)
+    if not (merged.taken or merged.resolved or merged.conflicts):
+        repo.require_at(branch, head)
+        return None
+    return _land(
         repo,
         branch,
-        head,
-        old=reverted,
-        new=_before(repo, reverted),
-        policy=policy,
-        operation=f"reverting {reverted.short}",
-        message=message or f"Revert {reverted.short}{title}",
-        info={"reverted": reverted.id},
-        action=f"revert: {reverted.short}",
+        merged,
+        (head,),
+        operation=f"{operation} {commit.short}",
+        message=message,
+        info=info,
+        needs=[] if new is None else [new.oid],
+        action=f"{action}: {commit.short}",
         before_move=before_move,
     )
 
@@ -192,54 +192,6 @@ def _before(repo: Core, commit: Commit) -> Commit | None:
             f"the changes of {commit.short} are no longer known: the history before it was cut off"
         )
     return before
-
-
-def _apply(
-    repo: Core,
-    branch: str,
-    head: Commit,
-    *,
-    old: Commit | None,
-    new: Commit | None,
-    policy: PolicyOption,
-    operation: str,
-    message: str,
-    info: Mapping[str, Any],
-    action: str,
-    before_move: BeforeMove,
-) -> Commit | None:
-    """Commit the changes from `old` to `new` to the branch; None if the branch has them already."""
-    check_policies(policy)
-    for commit in (head, old, new):
-        if commit is not None:
-            repo.require_trusted(commit)
-    old_tree, new_tree = (None if commit is None else commit.root for commit in (old, new))
-    theirs = list(tree.diff(repo.objects.nodes, old_tree, new_tree))
-    ours = _changed_in(repo, head, theirs)
-    resolver = Resolver(
-        repo,
-        lambda: effective_policies(repo, branch, policy),
-        ours=only_version(head.time, ours),
-        theirs=only_version(
-            head.time if new is None else new.time, {change.key: change.new for change in theirs}
-        ),
-    )
-    merged = merge_changes(ours, theirs, resolver)
-    if not (merged.taken or merged.resolved or merged.conflicts):
-        repo.require_at(branch, head)
-        return None
-    return _land(
-        repo,
-        branch,
-        merged,
-        (head,),
-        operation=operation,
-        message=message,
-        info=info,
-        needs=[] if new is None else [new.oid],
-        action=action,
-        before_move=before_move,
-    )
 
 
 def _changed_in(repo: Core, head: Commit, theirs: Sequence[KeyChange]) -> dict[str, bytes | None]:

@@ -313,21 +313,10 @@ class Refs:
         expected: ObjectId | None,
         new: ObjectId | None,
         action: str,
-    ) -> bool:
-        """Move the ref from `expected` to `new` (None: absent); False, and no change, if it was elsewhere."""
-        return self.publish(ref, {}, expected=expected, new=new, action=action)
-
-    def publish(
-        self,
-        ref: str,
-        rows: Mapping[str, bytes | None],
-        *,
-        expected: ObjectId | None,
-        new: ObjectId | None,
-        action: str,
+        rows: Mapping[str, bytes | None] = MappingProxyType({}),
         expecting: Mapping[str, bytes | None] = MappingProxyType({}),
     ) -> bool:
-        """As `publish_all`, for one ref."""
+        """Move the ref from `expected` to `new` (None: absent), as `publish_all` does."""
         return self.publish_all([Move(ref, expected, new, action)], rows, expecting)
 
     def publish_all(

@@ -57,8 +57,7 @@ class Remotes:
         `${NAME}` in the URL stands for the environment variable NAME at the time of opening. So no password
         needs to be stored, and InvalidInput refuses one. A path is stored as an absolute path.
         """
-        if not is_remote_name(name):
-            raise InvalidInput(f"{name!r} is no name for a remote: use a branch name without '/'")
+        check_remote_name(name)
         url = absolute(check_url(url))
         if not self._store.compare_and_swap(REMOTE + name, None, url.encode()):
             raise AlreadyExists(
@@ -191,6 +190,13 @@ def expanded(url: str) -> str:
         return quote(found, safe="") if in_front_of_host else found
 
     return _VARIABLE.sub(value, url)
+
+
+def check_remote_name(name: str) -> str:
+    """The name, if a remote may have it; InvalidInput otherwise."""
+    if not is_remote_name(name):
+        raise InvalidInput(f"{name!r} is no name for a remote: use a branch name without '/'")
+    return name
 
 
 def is_remote_name(name: str) -> bool:
