@@ -118,12 +118,10 @@ class Beside(Counted):
 
 
 class Torn(Faulty):
-    """A store of whose `set_many` that fails every second row is written all the same; with transactions or
-    not.
-    """
+    """A store without transactions: of a `set_many` that fails every second row is written all the same."""
 
-    def __init__(self, store: KVStore, fail_at: int, rest: int, *, atomic: bool = False) -> None:
-        super().__init__(store, fail_at, atomic=atomic)
+    def __init__(self, store: KVStore, fail_at: int, rest: int) -> None:
+        super().__init__(store, fail_at, atomic=False)
         self._rest = rest
 
     def set_many(self, items: Mapping[str, bytes]) -> None:

@@ -267,7 +267,7 @@ SHAPES = {
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(histories(), st.sampled_from(sorted(SHAPES)))
 def test_every_item_is_blamed_on_the_commit_that_made_it(
     history: tuple[list[list[int]], list[list[int]]], shape: str
@@ -446,8 +446,8 @@ def test_fingerprints_of_values_that_are_gone() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
-@given(st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=1, max_size=8))
+@settings(max_examples=12)
+@given(st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=1, max_size=5))
 def test_a_list_that_grew_is_blamed_turn_by_turn(turns: list[list[object]]) -> None:
     """Each item belongs to the commit that appended it, however many a commit appends."""
     state = Versioned()
@@ -463,7 +463,7 @@ def test_a_list_that_grew_is_blamed_turn_by_turn(turns: list[list[object]]) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [1, 999, 1000, 1001])
+@pytest.mark.parametrize("step", [1000, 1001])
 def test_a_list_that_grew_by_many_items(step: int) -> None:
     """The pickle of a longer list begins with that of the shorter one. (pickle appends 1,000 at a time.)"""
     state = Versioned()

@@ -81,12 +81,12 @@ def test_the_newest_of_many_branches_come_in_order(agent_store: AgentStore) -> N
     """Also those of one moment, of other rooms, and those that were written again a while after."""
     repo = Repository(agent_store())
     with standing_still() as time:
-        for n in range(200):
+        for n in range(70):
             time.pass_(n % 7)
-            repo.commit_many([BranchChanges(f"t/{n * 37 % 90}", set={"n": n}, room=n % 3 == 0)])
+            repo.commit_many([BranchChanges(f"t/{n * 37 % 40}", set={"n": n}, room=n % 3 == 0)])
     check(repo.store)
     commits = [commit for _, commit in repo.newest_branches("t/")]
-    assert len(commits) == 90
+    assert len(commits) == 40
     assert commits == sorted(commits, key=lambda commit: -commit.order)
 
 
@@ -234,17 +234,17 @@ def test_a_log_of_all_branches_begins_at_each_when_it_comes_to_it(seed: int) -> 
 
 
 def test_the_first_page_of_a_log_reads_no_other(tmp_path: Path) -> None:
-    """The first 10 commits of 400 branches come without the commits of most of them."""
+    """The first 10 commits of 150 branches come without the commits of most of them."""
     writer = Repository(Disk(tmp_path))
     with standing_still() as time:
-        for n in range(400):
+        for n in range(150):
             time.pass_(2)
             writer.commit_many([BranchChanges(f"b{n}", set={"n": n}, room=n % 2 == 0)])
     store = Noting(Disk(tmp_path))
     repo = Repository(store)
     found = [commit for commit, _ in islice(select(repo, [], all_refs=True).walk(), 10)]
     assert [state["n"] for state in map(Versioned(Disk(tmp_path)).checkout, found)] == list(
-        range(399, 389, -1)
+        range(149, 139, -1)
     )
     assert len({name[-64:] for name in store.names if is_object(name)}) < 40
 

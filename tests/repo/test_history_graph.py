@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 import zstandard
+from bundle_files import store_of
 from sync_stores import Counted
 
 from vstate import Cache, CorruptStore, KVStore, Memory
@@ -54,30 +55,55 @@ def fresh(store: KVStore) -> History:
 
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.slow
-def test_walks_find_the_same_with_the_graph_and_without(seed: int, small: None) -> None:
-    """Merge bases, ancestry, first parents and logs, in histories of any shape, parts of which have rows."""
-    random = Random(seed)
-    store = Memory()
+def test_walks_find_what_a_search_of_all_commits_finds(seed: int, small: None) -> None:
+    """Merge bases, ancestry, first parents and logs, in histories of any shape, with rows and without."""
+    random, store = Random(seed), Memory()
     commits = random_history(store, random)
-    heads = [commit.oid for commit in random.sample(commits, min(len(commits), 4))]
-    pairs = [[commit.oid for commit in random.choices(commits, k=2)] for _ in range(30)]
+    parents = {commit.oid: commit.parent_ids for commit in commits}
+    orders = {commit.oid: commit.order for commit in commits}
 
-    def walks() -> list[list[object]]:
+    def below(starts: Iterable[ObjectId], ends: Iterable[ObjectId] = (), most: int = 3) -> set[ObjectId]:
+        """The starts and the commits before them, by so many parents at most; none from the ends on."""
+        found, waiting = set[ObjectId](), list(starts)
+        while waiting:
+            if (oid := waiting.pop()) not in found and oid not in ends:
+                found.add(oid)
+                waiting += parents[oid][:most]
+        return found
+
+    heads = random.sample(list(parents), min(len(parents), 4))
+    for _ in range(2):
         history = fresh(store)
-        return [
-            [history.merge_bases(*pair), history.is_ancestor(*pair), list(history.ancestors(*pair))]
-            for pair in pairs
-        ]
-
-    plain, expected = fresh(store), walks()
-    fresh(store).index(heads)
-    assert walks() == expected
-    walked = fresh(store)
-    for commit in commits:
-        to, steps = walked.back(commit.oid, random.randrange(1, 9))
-        for _ in range(steps):
-            (commit,) = plain.commits(commit.parent_ids)
-        assert commit.oid == to
+        for _ in range(30):
+            one, other = random.choices(list(parents), k=2)
+            common = below([one]) & below([other])
+            best = {oid for oid in common if not any(oid in below([each]) for each in common - {oid})}
+            bases = history.merge_bases(one, other)
+            assert set(bases) == best
+            assert history.is_ancestor(one, other) is (one in below([other]))
+            starts, excluded = (random.sample(list(parents), random.randrange(3)) for _ in range(2))
+            for found, wanted in (
+                (history.outside(starts, excluded), below(starts) - below(excluded)),
+                (
+                    history.outside(starts, excluded, first_parent=True),
+                    below(starts, most=1) - below(excluded),
+                ),
+                (history.ancestors(one, until=lambda oid, end=other: oid == end), below([one], [other])),
+            ):
+                walked = [commit.oid for commit in found]
+                assert set(walked) == wanted
+                assert len(walked) == len(wanted)
+                for walk in (walked, bases):
+                    assert [orders[oid] for oid in walk] == sorted(
+                        (orders[oid] for oid in walk), reverse=True
+                    )
+        for commit in commits:
+            to, steps = history.back(commit.oid, random.randrange(1, 9))
+            at = commit.oid
+            for _ in range(steps):
+                at = parents[at][0]
+            assert at == to
+        fresh(store).index(heads)
 
 
 # Rows
@@ -238,17 +264,15 @@ def test_a_cut_history_leaves_no_copy(small: None) -> None:
     assert repo.fsck().ok
 
 
-@pytest.mark.parametrize("steps", [3, 60, 150])
-def test_a_handle_that_has_rows_in_memory_learns_of_a_cut(small: None, steps: int) -> None:
+def test_a_handle_that_has_rows_in_memory_learns_of_a_cut(small: None) -> None:
     """Its log ends without an error, with each commit once: rows in memory link to others."""
     store = Memory()
     repo = Repository(store)
     for number in range(200):
         repo.commit("main", set={"n": number}, message=str(number))
     repo.gc()
-    for back in range(0, 200, 40):
-        handle = Repository(Memory())
-        handle.store.set_many(dict(store.items()))
+    for back, steps in ((0, 3), (40, 60), (80, 150), (120, 3), (160, 60)):
+        handle = Repository(store_of(dict(store.items())))
         head = handle.resolve("main").oid
         handle.history.merge_bases(handle.resolve(f"main~{back}").oid, handle.resolve("main~199").oid)
         log = handle.log("main")

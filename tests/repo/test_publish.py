@@ -6,7 +6,7 @@ from vstate import Disk, Memory, Versioned
 from vstate.errors import StoreUnavailable
 from vstate.objects.ids import ObjectId
 from vstate.repo import Repository
-from vstate.repo.names.refs import SWEEP
+from vstate.repo.names.refs import SWEEP, Refs
 from vstate.testing import Faulty
 
 
@@ -105,47 +105,42 @@ class OvertakenOnce(Overtaken):
         return super().compare_and_swap(key, expected, new)
 
 
-@pytest.fixture
-def overtaken() -> OvertakenOnce:
-    store = OvertakenOnce(Memory(), atomic=False)
-    store.overtaken = set()
-    return store
+def sweeping(store: OvertakenOnce, refs: Refs) -> bool:
+    """The retry finds a sweep of gc in between."""
+    sweep, swap = refs.sweep(), store.compare_and_swap
 
-
-def test_a_head_that_another_moved_has_one_line(overtaken: OvertakenOnce) -> None:
-    """The last caller moves HEAD, and the reflog records only moves that happened."""
-    refs = Repository(overtaken).refs
-    assert refs.set_head(branch="other", action="checkout: to other")
-    assert refs.head().branch == "other"
-    (line,) = refs.reflog("HEAD")
-    assert line.old == ObjectId.parse(OTHER.decode())
-
-
-def test_a_head_that_waits_for_gc_in_vain_has_no_line(overtaken: OvertakenOnce) -> None:
-    """A retry that finds a sweep of gc in between records nothing."""
-    refs = Repository(overtaken).refs
-    sweep = refs.sweep()
-    swap = overtaken.compare_and_swap
-
-    def sweeping(key, expected, new):
-        overtaken.set("gc", b"another sweep")
+    def swept(key, expected, new):
+        store.set("gc", b"another sweep")
         return swap(key, expected, new)
 
-    overtaken.compare_and_swap = sweeping
-    assert not refs.set_head(branch="other", action="lost", expecting={SWEEP: sweep})
-    assert overtaken.get("r/HEAD") == OTHER
-    assert not list(refs.reflog("HEAD"))
+    store.compare_and_swap = swept
+    return refs.set_head(branch="other", action="lost", expecting={SWEEP: sweep})
 
 
-def test_a_ref_that_moved_while_it_was_repaired_has_no_line(overtaken: OvertakenOnce) -> None:
-    """A repair that lost the race leaves no line in the reflog."""
-    refs = Repository(overtaken).refs
-    overtaken.set("r/heads/main", b"damaged")
-    new = ObjectId(b"n" * 32)
-    rows = refs.rows_of_move("heads/main", None, new, "lost")
-    assert not refs.transact(rows, {"r/heads/main": b"damaged"})
-    assert overtaken.get("r/heads/main") == OTHER
-    assert not list(refs.reflog("heads/main"))
+def repairing(store: OvertakenOnce, refs: Refs) -> bool:
+    """The ref moved while it was repaired."""
+    store.set("r/heads/main", b"damaged")
+    rows = refs.rows_of_move("heads/main", None, ObjectId(b"n" * 32), "lost")
+    return refs.transact(rows, {"r/heads/main": b"damaged"})
+
+
+def moving(store: OvertakenOnce, refs: Refs) -> bool:
+    """The last caller moves HEAD."""
+    return refs.set_head(branch="other", action="checkout: to other")
+
+
+@pytest.mark.parametrize(
+    ("move", "ref", "moves"),
+    [(moving, "HEAD", True), (sweeping, "HEAD", False), (repairing, "heads/main", False)],
+)
+def test_the_reflog_of_a_ref_that_another_moved(move, ref: str, moves: bool) -> None:
+    """It has the moves that happened, and no other."""
+    store = OvertakenOnce(Memory(), atomic=False)
+    store.overtaken = set()
+    refs = Repository(store).refs
+    assert move(store, refs) is moves
+    assert [line.old for line in refs.reflog(ref)] == [ObjectId.parse(OTHER.decode())] * moves
+    assert moves or store.get(f"r/{ref}") == OTHER
 
 
 def test_publish_is_one_transaction(tmp_path) -> None:

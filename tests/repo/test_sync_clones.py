@@ -24,42 +24,6 @@ def there(tmp_path: Path) -> Path:
     return tmp_path / "there"
 
 
-def own_commit(store: KVStore, there: Path) -> None:
-    chain(store, 1, start=10)
-
-
-def own_commit_and_remote(store: KVStore, there: Path) -> None:
-    chain(store, 1, start=10)
-    Repository(store).remotes.add("origin", str(there))
-
-
-def own_commit_on_what_was_pulled(store: KVStore, there: Path) -> None:
-    Repository(store).remotes.add("origin", str(there))
-    Versioned(store, branch="main").pull()
-    chain(store, 1, start=10)
-
-
-def fetched_with_tags(store: KVStore, there: Path) -> None:
-    Repository(store).remotes.add("origin", str(there))
-    Repository(store).fetch(tags=True)
-
-
-def another_remote(store: KVStore, there: Path) -> None:
-    Repository(store).remotes.add("origin", "/elsewhere")
-
-
-def tags_only(store: KVStore, there: Path) -> None:
-    state = chain(store, 2)
-    state.tag("v1")
-    head = state.head and state.head.oid
-    Repository(store).refs.compare_and_swap("heads/main", expected=head, new=None, action="gone")
-
-
-def begun_and_gone_on(store: KVStore, there: Path) -> None:
-    interrupted(store, there)
-    chain(store, 1, start=10)
-
-
 def interrupted(store: KVStore, there: Path) -> None:
     calls = Faulty(Memory())
     clone(there, calls)
@@ -68,19 +32,36 @@ def interrupted(store: KVStore, there: Path) -> None:
     assert refs_of(store)
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        own_commit,
-        own_commit_and_remote,
-        own_commit_on_what_was_pulled,
-        fetched_with_tags,
-        another_remote,
-        tags_only,
-        begun_and_gone_on,
-    ],
-)
-def test_a_store_in_use_is_left_as_it_is(there: Path, use: Callable[[KVStore, Path], None]) -> None:
+def origin(store: KVStore, there: Path) -> Repository:
+    repo = Repository(store)
+    repo.remotes.add("origin", str(there))
+    return repo
+
+
+def tags_only(store: KVStore) -> None:
+    state = chain(store, 2)
+    state.tag("v1")
+    head = state.head and state.head.oid
+    Repository(store).refs.compare_and_swap("heads/main", expected=head, new=None, action="gone")
+
+
+USES: dict[str, Callable[[KVStore, Path], object]] = {
+    "an own commit": lambda store, there: chain(store, 1, start=10),
+    "and the remote": lambda store, there: (chain(store, 1, start=10), origin(store, there)),
+    "a commit on what was pulled": lambda store, there: (
+        origin(store, there),
+        Versioned(store, branch="main").pull(),
+        chain(store, 1, start=10),
+    ),
+    "fetched tags": lambda store, there: origin(store, there).fetch(tags=True),
+    "another remote": lambda store, there: origin(store, Path("/elsewhere")),
+    "tags only": lambda store, there: tags_only(store),
+    "begun, and gone on": lambda store, there: (interrupted(store, there), chain(store, 1, start=10)),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_store_in_use_is_left_as_it_is(there: Path, use: Callable[[KVStore, Path], object]) -> None:
     """Also one that was never checked out, and that has a remote of that URL: no branch is moved."""
     store = Memory()
     use(store, there)

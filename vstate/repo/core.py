@@ -58,8 +58,7 @@ from vstate.repo.objects import TRASH, Objects
 from vstate.repo.packer import Packer
 from vstate.repo.reflog_prefetch import ReflogPrefetch
 from vstate.repo.rooms import Room, Rooms, mark_of, new_room, prefix_of
-from vstate.repo.rules.branch_index import BranchIndex
-from vstate.repo.rules.labels import Atom, Label
+from vstate.repo.rules.labels import Atom, BranchIndex, Label
 from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
@@ -482,10 +481,15 @@ class Core(Uncopied):
         try:
             done = self._move_refs(moves, rows, expecting, needs, guard)
         except StoreUnavailable as error:
-            # One branch that has moved says that all have.
-            if not (error.outcome_unknown and self._has_landed_after(error, moves[0])):
+            if not error.outcome_unknown:
                 raise
-            done = True
+            try:
+                # One branch that has moved says that all have.
+                done = self.has_landed(advances[0].branch, advances[0].commits[-1].oid)
+            except StorageError as failure:
+                raise error from failure  # the outcome stays unknown
+            if not done:
+                raise
         if not done and guard is not None:
             guard.check()
         if done:
@@ -512,12 +516,10 @@ class Core(Uncopied):
         for oid in before:
             number = self.rooms.room_of_object(OBJECT_PREFIX + oid.hex())
             # No row names a reflog that a deleted ref left in room 0. To find it, keys must have an order.
-            return number if number and not (self.store.ordered and self._has_lines(ref)) else 0
+            lines = self.store.keys(f"{REFLOG}{ref}:") if number and self.store.ordered else ()
+            return 0 if any(True for _ in lines) else number
         # Without transactions the two rows of a ref could not be written as one.
         return new_room() if in_new_room and self.store.transactional else 0
-
-    def _has_lines(self, ref: str) -> bool:
-        return any(True for _ in self.store.keys(f"{REFLOG}{ref}:"))
 
     def _rows_of(self, advance: Advance) -> tuple[dict[str, bytes], NewObjects]:
         """The rows of new objects and commits, and the objects. The store is stamped before it gets any."""
@@ -604,16 +606,6 @@ class Core(Uncopied):
         """Whether the branch holds the commit, although the write reported an error."""
         now = self.refs.read(HEADS + branch)
         return now is not None and self.is_behind(commit, now)
-
-    def _has_landed_after(self, error: StoreUnavailable, move: Move) -> bool:
-        """Whether the branch holds the commit of the move.
-
-        Raises `error`, whose outcome stays unknown, if the store does not answer this either.
-        """
-        try:
-            return move.new is not None and self.has_landed(move.ref.removeprefix(HEADS), move.new)
-        except StorageError as failure:
-            raise error from failure
 
     def is_behind(self, commit: ObjectId, head: ObjectId) -> bool:
         """Whether a commit, which may not be stored, is `head` or one of its ancestors."""
@@ -797,19 +789,14 @@ class Core(Uncopied):
         commit = self.resolve(at, head=head)
         check_ref_name(name)
         rows = {} if like is None else self.rows_like(name, like)
-        self._create_branch(name, commit, at if isinstance(at, str) else commit.short, rows)
+        action = f"branch: created from {at if isinstance(at, str) else commit.short}"
+        if not self.move(HEADS + name, expected=None, to=commit.oid, action=action, rows=rows):
+            raise _name_taken(name)
         return commit
 
     def rows_like(self, new: str, like: str) -> dict[str, bytes | None]:
         """The rows that give the branch `new` the merge policies and labels of the branch `like`."""
         return self.policies.rows_for(new, like) | self.index.rows_for(new, like)
-
-    def _create_branch(
-        self, name: str, commit: Commit, origin: str, rows: Mapping[str, bytes | None]
-    ) -> None:
-        action = f"branch: created from {origin}"
-        if not self.move(HEADS + name, expected=None, to=commit.oid, action=action, rows=rows):
-            raise _name_taken(name)
 
     def delete_branch(self, name: str) -> Commit:
         """Delete a branch other than HEAD's; its newest commit, which the reflog keeps."""

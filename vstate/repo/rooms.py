@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager
 from functools import lru_cache
 from heapq import merge
 from itertools import chain, groupby, islice
+from operator import itemgetter
 from typing import Final
 
 from vstate.kv.base import OBJECT_PREFIX, ROOM_PREFIX, KVStore, batches, check_key, room_prefix, split_room
@@ -32,6 +33,7 @@ GONE: Final = "gone/"
 """The row `gone/<ref>` says the same of a deleted ref: its reflog is there."""
 
 _DIGITS: Final = 16
+_START: Final = slice(len(ROOM_PREFIX) + _DIGITS + 1)  # of a key: what names the room
 _REF: Final = "r/"
 _SHALLOW: Final = "shallow/"
 _SWEEP: Final = "gc"
@@ -118,10 +120,6 @@ def _beginnings(number: int) -> Iterator[str]:
     for at in reversed(range(_DIGITS)):
         for digit in range(int(digits[at], 16) + 1, 16):
             yield f"{ROOM_PREFIX}{digits[:at]}{digit:x}"
-
-
-def _start_of(key: str) -> str:
-    return key[: len(ROOM_PREFIX) + _DIGITS + 1]
 
 
 def _note(notes: dict[str, int], name: str, number: int) -> None:
@@ -260,7 +258,7 @@ class Rooms(StoreWrapper):
                 yield number, list(islice(Room(self._store, number).own_keys(), most + 1))
             return
         for beginning in _beginnings(begin):
-            for start, keys in groupby(self._store.keys(beginning), key=_start_of):
+            for start, keys in groupby(self._store.keys(beginning), key=itemgetter(_START)):
                 if number := number_of(split_room(start)[0]):
                     yield number, [key[len(start) :] for key in islice(keys, most + 1)]
 
