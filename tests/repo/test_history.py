@@ -28,29 +28,23 @@ def test_a_limit_that_makes_no_sense(limit: Any) -> None:
 
 
 def test_log_of_a_key() -> None:
-    """log(key=) yields the commits that set, changed or deleted the key, and no others."""
-    state = Versioned()
+    """The commits that set, changed or deleted the key, and no other; no merge that took it over."""
+    store = Memory()
+    state, other = Versioned(store), Versioned(store)
     save(state, "before", other=0)
     save(state, "added", k=1)
     save(state, "elsewhere", other=1)
     save(state, "changed", k=2)
+    merge = save(other, "beside", theirs=1)
+    assert len(merge.parent_ids) == 2
+    state.refresh()
     del state["k"]
     state.commit("deleted")
     save(state, "after", other=2)
     assert [c.message for c in state.log(key="k")] == ["deleted", "changed", "added"]
     assert [c.message for c in state.log(key="k", limit=1)] == ["deleted"]
+    assert [c.message for c in state.log(key="theirs")] == ["beside"]
     assert list(state.log(key="never")) == []
-
-
-def test_log_of_a_key_through_a_merge() -> None:
-    """A merge that takes a key from one side did not change it."""
-    store = Memory()
-    a, b = Versioned(store), Versioned(store)
-    save(a, "set a", a=1)
-    merge = save(b, "set b", b=1)
-    assert len(merge.parent_ids) == 2
-    assert [c.message for c in b.log(key="a")] == ["set a"]
-    assert [c.message for c in b.log(key="b")] == ["set b"]
 
 
 @pytest.mark.slow

@@ -36,10 +36,6 @@ def test_every_text_has_a_name_of_its_own(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        *(
-            (name, name)
-            for name in ["main", "a/b", "user@host", "é", "a.lock.b", "x-", "run@2", "a{b", "HEADS"]
-        ),
         ("", "%"),
         ("HEAD", "%48EAD"),
         ("a b", "a%20b"),
@@ -48,8 +44,7 @@ def test_every_text_has_a_name_of_its_own(text: str) -> None:
         ("x.lock", "x%2Elock"),
     ],
 )
-def test_names_stay_as_they_are_when_quoted(text: str, name: str) -> None:
-    """A name that no ref may have is quoted by the bytes."""
+def test_texts_that_are_no_names_are_quoted_by_their_bytes(text: str, name: str) -> None:
     assert quote_ref(text) == name
 
 
@@ -67,12 +62,12 @@ def test_texts_that_are_not_quoted() -> None:
     "name",
     [
         "main", "a/b", "feature/x.y", "a@b", "é", "\U0001f600", "a.lock.b", "x-", "1", "a{b", "HEADS", "a/@",
-        "#", "a,b", "@a",
+        "#", "a,b", "@a", "x" * 200,
     ],
 )  # fmt: skip
 def test_names_that_git_takes(name: str) -> None:
-    """Names that git check-ref-format accepts for a branch are valid for branches and tags."""
-    assert check_ref_name(name) == name
+    """Names that git check-ref-format accepts for a branch are valid, and stay as they are when quoted."""
+    assert check_ref_name(name) == name == quote_ref(name)
 
 
 RULES = {
@@ -112,16 +107,11 @@ def test_names_that_git_refuses(rule: str, name: str) -> None:
     assert state.branch == "main"
 
 
-def test_names_that_are_too_long() -> None:
+def test_names_that_are_too_long_or_no_text() -> None:
     """The error gives the limit, and shows only the start of the name."""
-    assert check_ref_name("x" * 200) == "x" * 200
     with pytest.raises(InvalidInput, match="it has 3,000 characters, and 200 are the most") as caught:
         check_ref_name("x" * 3000)
     assert len(str(caught.value)) < 200
-
-
-def test_names_are_str() -> None:
-    """A name that is no str raises TypeError."""
     with pytest.raises(TypeError):
         check_ref_name(b"main")  # type: ignore[arg-type]
 

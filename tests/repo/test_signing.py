@@ -208,7 +208,7 @@ def test_a_key_with_another_password(
 
 
 def test_generated_keys_differ() -> None:
-    """Each generated key is new."""
+    """Each generated key is new, and none is saved under an empty password."""
     assert len({SigningKey.generate().public for _ in range(5)}) == 5
     with pytest.raises(InvalidInput, match="empty password"):
         KEY.save("never-made", password=b"")

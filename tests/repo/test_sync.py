@@ -144,24 +144,14 @@ def test_a_clone_of_a_path_has_a_remote(tmp_path: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_branch_keeps_the_policies_that_it_has() -> None:
-    """The merge policies of the other side come only with a new branch."""
-    store, target = Memory(), Memory()
-    chain(store, 1).set_policy("a/", "union")
-    push(store, target)
-    state = Versioned(target)
-    assert state.policies() == {"a/": "union"}
-    state.set_policy("a/", "ours")
-    chain(store, 1, start=1)
-    push(store, target)
-    assert Versioned(target).policies() == {"a/": "ours"}
-
-
 # Refusals
 
 
 def test_commits_of_others_are_not_pushed_away() -> None:
-    """An error gives advice, and nothing has been sent; with force the old head stays in the reflog."""
+    """An error gives advice, and nothing has been sent; with force the old head stays in the reflog.
+
+    A branch that is behind is refused too, though all commits there are known here.
+    """
     store = Memory()
     chain(store, 2)
     target = cloned(store)
@@ -179,17 +169,10 @@ def test_commits_of_others_are_not_pushed_away() -> None:
     assert Repository(target).resolve("main@{1}").id == theirs["heads/main"]
     assert refs_of(target) == ours
     assert Repository(target).fsck().ok
-
-
-def test_a_branch_that_is_behind_is_not_pushed_back() -> None:
-    """A push of a branch that is behind is refused, also if the commits there are known here."""
-    store = Memory()
-    state = chain(store, 3)
-    target = cloned(store)
-    state.reset("HEAD~1")
+    Versioned(store, branch="main").reset("HEAD~1")
     with pytest.raises(Diverged):
-        push(store, target)
-    assert statuses(push(store, target, force=True)) == {"heads/main": "forced"}
+        push(store, target, "main")
+    assert statuses(push(store, target, "main", force=True)) == {"heads/main": "forced"}
 
 
 def test_tags_are_brought_and_do_not_move() -> None:
@@ -331,13 +314,18 @@ def test_a_pull_brings_nothing_back(keeps: int, side: str, tmp_path: Path) -> No
 
 
 def test_a_pull_makes_a_branch_that_is_not_here() -> None:
-    """The new branch has its policies; changes staged on the empty branch stay staged."""
+    """The new branch has its policies; one that is there keeps those that it has."""
     store = Memory()
-    chain(store, 2).set_policy("", "newest")
+    there = chain(store, 2)
+    there.set_policy("", "newest")
     state = Versioned()
     result = state.pull(store)
     assert result.strategy == "fast-forward"
     assert set(result.merged_keys) == set(state) == {"own/0", "own/1", "shared", "small"}
+    assert state.policies() == {"": "newest"}
+    there.set_policy("a/", "ours")
+    chain(store, 1, start=2)
+    push(store, state.store)
     assert state.policies() == {"": "newest"}
     with pytest.raises(NotFound, match="no branch 'other'"):
         Versioned(branch="other").pull(store)
@@ -398,6 +386,3 @@ def test_what_was_cut_off_there_is_sent_again_when_it_is_needed() -> None:
     assert len(list(Versioned(target, branch="old").log())) == 3
     assert len(list(Versioned(target, branch="main").log())) == 2
     whole(target)
-
-
-# Reports

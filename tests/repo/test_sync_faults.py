@@ -68,6 +68,21 @@ def test_damage_there_keeps_nothing_else_out() -> None:
 # Interrupted
 
 
+def interrupt(attempt: Callable[[int], tuple[Faulty, KVStore]], check: Callable[[KVStore], None]) -> int:
+    """Let the store fail at each of its calls in turn; how often. Each time all commits there are whole."""
+    for fail_at in range(1, 1000):
+        faulty, target = attempt(fail_at)
+        report = Repository(target).fsck()
+        assert report.ok, f"call {fail_at} of {faulty.calls}: {report}"
+        repo = Repository(target)
+        for kind, ids in Reach(repo.objects, repo.history).extend(list(repo.objects.commit_ids(""))):
+            repo.objects.read_many(kind, ids)
+        check(target)
+        if len(faulty.calls) < fail_at:
+            break
+    return fail_at
+
+
 FAULTS: dict[str, Callable[[Memory, int], Faulty]] = {
     "before": Faulty,
     "after": lambda target, at: Faulty(target, at, after=True),
@@ -76,42 +91,30 @@ FAULTS: dict[str, Callable[[Memory, int], Faulty]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("fault", "atomic"),  # a transaction is never torn
-    [("before", True), ("after", True), ("even rows", False), ("odd rows", False)],
-)
-def test_interrupted_at_every_call_of_the_target(small_batches: None, fault: str, atomic: bool) -> None:
+@pytest.mark.parametrize("fault", FAULTS)
+def test_interrupted_at_every_call_of_the_target(small_batches: None, fault: str) -> None:
     """Whichever call fails, every commit there is whole, and the next push brings the rest.
 
-    This also holds if any part of a batch was written when the batch failed.
+    This also holds if any part of a batch was written when the batch failed, without transactions.
     """
     store = Memory()
     chain(store, 2)
     base = dict(cloned(store).items())
     chain(store, 2, start=2)
-    for fail_at in range(1, 1000):
+
+    def attempt(fail_at: int) -> tuple[Faulty, KVStore]:
         target = store_of(base)
         faulty = FAULTS[fault](target, fail_at)
         with suppress(StoreUnavailable):
             push(store, faulty)
-        report = Repository(Faulty(target, atomic=atomic)).fsck()
-        assert report.ok, f"call {fail_at} of {faulty.calls}: {report}"
-        check_orphans(target)
-        push(store, Faulty(target, atomic=atomic))
+        return faulty, Faulty(target, atomic=faulty.transactional)
+
+    def again(target: KVStore) -> None:
+        push(store, target)
         equal(store, target)
-        whole(Faulty(target, atomic=atomic))
-        if len(faulty.calls) < fail_at:
-            break
-    assert fail_at > 20
+        whole(target)
 
-
-def check_orphans(store: KVStore) -> None:
-    """Every commit that is there has all that it needs."""
-    repo = Repository(store)
-    commits = list(repo.objects.commit_ids(""))
-    reach = Reach(repo.objects, repo.history)
-    for kind, ids in reach.extend(commits):
-        repo.objects.read_many(kind, ids)
+    assert interrupt(attempt, again) > 20
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -122,19 +125,19 @@ def test_interrupted_at_every_call_of_the_source(small_batches: None, after: boo
     base = dict(cloned(store).items())
     chain(store, 4, start=2)
     before = dict(store.items())
-    for fail_at in range(1, 1000):
-        target = store_of(base)
-        faulty = Faulty(store, fail_at, after=after)
+
+    def attempt(fail_at: int) -> tuple[Faulty, KVStore]:
+        target, faulty = store_of(base), Faulty(store, fail_at, after=after)
         with suppress(StoreUnavailable):
             Repository(target).fetch(faulty, remote="origin")
-        assert Repository(target).fsck().ok
-        check_orphans(target)
+        return faulty, target
+
+    def again(target: KVStore) -> None:
         Versioned(target).pull(store)
         whole(target)
         assert dict(store.items()) == before
-        if len(faulty.calls) < fail_at:
-            break
-    assert fail_at > 15
+
+    assert interrupt(attempt, again) > 15
 
 
 def test_interrupted_at_every_call_of_a_clone(small_batches: None, tmp_path: Path) -> None:
@@ -145,14 +148,15 @@ def test_interrupted_at_every_call_of_a_clone(small_batches: None, tmp_path: Pat
         state.tag("v1")
         state.fork("side")
         right = refs_of(state.store)
-    for fail_at in range(1, 1000):
+
+    def attempt(fail_at: int) -> tuple[Faulty, KVStore]:
         target = Memory()
         faulty = Faulty(target, fail_at)
         with suppress(StoreUnavailable):
             clone(tmp_path / "there", faulty)
-        assert Repository(target).fsck().ok
-        if len(faulty.calls) < fail_at:
-            break
+        return faulty, target
+
+    def again(target: KVStore) -> None:
         try:
             clone(tmp_path / "there", target)
         except AlreadyExists:
@@ -161,7 +165,8 @@ def test_interrupted_at_every_call_of_a_clone(small_batches: None, tmp_path: Pat
         assert {name: found[name] for name in right} == right
         assert found["remotes/origin/side"] == right["heads/side"]
         whole(target)
-    assert fail_at > 15
+
+    assert interrupt(attempt, again) > 15
 
 
 def test_an_answer_that_was_lost_is_looked_up() -> None:
