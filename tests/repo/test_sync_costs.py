@@ -105,9 +105,9 @@ def test_a_fetch_costs_what_is_new() -> None:
 def test_a_new_branch_of_a_store_that_went_on_sends_what_is_new() -> None:
     """The refs there lead to commits that are missing here, and these to common ones."""
     store = Memory()
-    chain(store, 100)
+    chain(store, 300)
     target = cloned(store)
-    chain(target, 5, start=100)
+    chain(target, 5, start=300)
     save(Versioned(store).fork("mine"), "mine", mine=1)
     there = Counted(target)
     report = push(store, there, "mine")

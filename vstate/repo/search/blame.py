@@ -6,7 +6,7 @@ import math
 import operator
 import pickletools
 import shlex
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -31,13 +31,12 @@ from vstate.repo.compare.paths import (
 )
 from vstate.repo.core import Core
 from vstate.repo.walk import NewestFirst
-from vstate.values.alignment import Aligner, common_ends
+from vstate.values.alignment import Aligner
 from vstate.values.budget import InertError
 from vstate.values.entry import PICKLE, Reader, read_parts
 from vstate.values.inspection import INSPECT_BYTES
 
 _MOST_STEPS: Final = 500_000  # to align two versions of a list: some tenths of a second
-_LONG: Final = 800_000  # the product of the lengths of two lists that are aligned by occurrence
 _SEARCHED: Final = 10_000  # commits that are searched for the one that removed a key
 _MOST_ELEMENTS: Final = 300_000  # of one value: some 100 MB with their fingerprints
 _MOST_PARTS: Final = 10_000_000  # inside the elements of one value; 2 kB of an array count as one
@@ -500,32 +499,11 @@ def _counterpart(part: Part, wanted: Sequence[bytes], before: object, old: Versi
 def align(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[int | None]:
     """For each item of `new`, the index in `old` of the equal item, or of the item whose place it took.
 
-    Equal items at both ends stay in place. Between them, items are aligned in order; in long sequences the
-    n-th of several equal items is the n-th in `old`, wherever it is. None for an added item.
+    Items are aligned in order: one that moved to another place counts as removed and added. None for an added
+    item.
     """
-    start, end = common_ends(old, new)
-    before, after = old[start : len(old) - end], new[start : len(new) - end]
-    places: list[int | None] = [*range(start), *[None] * len(after), *range(len(old) - end, len(old))]
-    if len(before) * len(after) > _LONG:
-        pairs: Iterator[tuple[int | None, int | None]] = _by_occurrence(before, after)
-    else:
-        pairs = Aligner(_MOST_STEPS).pairs(before, after)
-    for earlier, later in pairs:
+    places: list[int | None] = [None] * len(new)
+    for earlier, later in Aligner(_MOST_STEPS).pairs(old, new):
         if earlier is not None and later is not None:
-            places[start + later] = start + earlier
+            places[later] = earlier
     return places
-
-
-def _by_occurrence(
-    old: Sequence[Hashable], new: Sequence[Hashable]
-) -> Iterator[tuple[int | None, int | None]]:
-    known: dict[Hashable, deque[int]] = defaultdict(deque)
-    for index, item in enumerate(old):
-        known[item].append(index)
-    places = [known[item].popleft() if known[item] else None for item in new]
-    taken = set(places)
-    for index, place in enumerate(places):
-        if place is not None:
-            yield place, index
-        elif index < len(old) and index not in taken:
-            yield index, index
