@@ -20,7 +20,7 @@ from vstate_cli.output import Line, Output, columns, local, padded, safe
 
 CUT_OFF: Final = "commits behind it were removed"
 
-_ARROW: Final = "HEAD -> "
+_REFS: Final = {"heads": ("", "bold green"), "remotes": ("", "bold red"), "tags": ("tag: ", "bold yellow")}
 _MOST_ITEMS: Final = 8  # of info, in a line
 _LONGEST_NAME: Final = 60
 _MOST_BRANCHES: Final = 8
@@ -38,31 +38,19 @@ def id_of(commit: Commit | None) -> str | None:
 
 def decoration(refs: Sequence[str], at: str, head: Head) -> Line:
     """The refs on the commit with the id `at`, and HEAD: ` (HEAD -> main, tag: v1)`."""
-    names: list[tuple[str, str]] = []
+    parts: list[Line] = []
     if head.branch is None and head.commit is not None and str(head.commit) == at:
-        names.append(("HEAD", "bold cyan"))
+        parts.append([("HEAD", "bold cyan")])
     current = f"{HEADS}{head.branch}" if head.branch is not None else None
     for ref in sorted(refs, key=lambda ref: (ref != current, ref)):
         kind, _, name = ref.partition("/")
         if {HEADS + name, REMOTES + name} <= set(refs):
             name = ref  # the name alone is ambiguous
-        if ref == current:
-            names.append((_ARROW, "bold cyan"))
-            names.append((safe(shown_ref(name)), "bold green"))
-        elif kind == "heads":
-            names.append((safe(shown_ref(name)), "bold green"))
-        elif kind == "remotes":
-            names.append((safe(shown_ref(name)), "bold red"))
-        else:
-            names.append((f"tag: {safe(shown_ref(name))}", "bold yellow"))
-    if not names:
-        return []
-    line: Line = [(" (", "yellow")]
-    for number, part in enumerate(names):
-        if number and names[number - 1][0] != _ARROW:
-            line.append((", ", "yellow"))
-        line.append(part)
-    return [*line, (")", "yellow")]
+        prefix, style = _REFS[kind]
+        arrow: Line = [("HEAD -> ", "bold cyan")] if ref == current else []
+        parts.append([*arrow, (f"{prefix}{safe(shown_ref(name))}", style)])
+    inside = [part for line in parts for part in ((", ", "yellow"), *line)][1:]
+    return [(" (", "yellow"), *inside, (")", "yellow")] if parts else []
 
 
 def time_and_info(commit: Commit, out: Output) -> Line:

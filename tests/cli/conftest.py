@@ -1,6 +1,5 @@
 """Small stores, and a fixture that runs the command on them in this process."""
 
-import dataclasses
 import json
 import os
 import shutil
@@ -18,14 +17,6 @@ from vstate_cli.app import cli
 
 from vstate import Disk, Versioned
 from vstate.repo import Repository
-
-
-@dataclasses.dataclass
-class Plan:
-    """A class of a program. The command never imports it."""
-
-    goal: str
-    steps: list[str]
 
 
 class Command:
@@ -75,7 +66,7 @@ def made_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("made") / ".vstate"
     with Versioned(Disk(directory, durability="process")) as state:
         state["messages"] = ["hello"]
-        state["plan"] = Plan("win", ["look"])
+        state["plan"] = stores.Plan("win", ["look"])
         state["text"] = "one\ntwo\nthree\n"
         state["old"] = None
         state.commit("start", model="small")

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vstate import Commit, Disk, Versioned
 from vstate.repo import Repository
+
+
+@dataclass
+class Plan:
+    """A class of a program. The command never imports it."""
+
+    goal: str
+    steps: list[str]
 
 
 def commit(store: Path, message: str = "change", branch: str | None = None, **values: object) -> Commit:

@@ -81,8 +81,8 @@ def test_who_signed_what(rows, vstate, store, tmp_path):
         verify --trust ALICE ? [trusted, unsigned, bad, commits[:3].[signature, trusted]]
             -> [1] [false, 4, 1, [["bad", false], ["good", false], ["good", true]]] / vstate: ...
         """,
-        ALICE=keys["alice"].public,
-        BOB=keys["bob"].public,
+        ALICE=str(keys["alice"].public),
+        BOB=str(keys["bob"].public),
         ALICES=keys["alice"].public.short,
         BOBS=keys["bob"].public.short,
     )

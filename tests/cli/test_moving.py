@@ -101,7 +101,7 @@ SESSIONS = {
     "checkout REV -- KEY commits the values of REV for these keys alone, and HEAD stays": """
         checkout v1 -- plan messages -> main is at <id> Take plan, messages from <id> ~2
         show messages -> ['hello']
-        show plan -> conftest.Plan(goal='win', steps=['look'])
+        show plan -> stores.Plan(goal='win', steps=['look'])
         show notes/b -> {'lines': 5}
         checkout v1 -- plan -> Nothing to take: main has these values already.
         checkout v1 --key old ? changes -> {"added": ["old"], "modified": [], "removed": []}

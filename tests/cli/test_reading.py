@@ -21,8 +21,8 @@ SESSIONS = {
             / <time> · model=small / +messages +old +plan +text
         log --oneline -> <id> (HEAD -> main) more +1 / <id> tidy up ~2 -1 / <id> read +1 ~1
             / <id> (tag: v1) start +4
-        log --key plan -> <id> read / <time> · ok · 250 ms / ~ plan conftest.Plan, <size> -> <size>
-            / <id> (tag: v1) start / <time> · model=small / + plan conftest.Plan, <size>
+        log --key plan -> <id> read / <time> · ok · 250 ms / ~ plan stores.Plan, <size> -> <size>
+            / <id> (tag: v1) start / <time> · model=small / + plan stores.Plan, <size>
         log --key plam -> vstate: no commit up to HEAD changed the key 'plam'; did you mean: plan?
         log ? [*].[refs, events] -> [[["heads/main"], 0], [[], 1], [[], 0], [["tags/v1"], 0]]
         log ? [0] | keys(@)
@@ -35,13 +35,13 @@ SESSIONS = {
     """,
     "log -p and --stat show what changed": """
         log -p -1 HEAD~2 -> <id> read / <time> · ok · 250 ms / + notes/a dict, <size> / {'lines': 3}
-            / ~ plan conftest.Plan, <size> -> <size> / + steps[1]: 'think'
+            / ~ plan stores.Plan, <size> -> <size> / + steps[1]: 'think'
         log --stat -1 HEAD~1 -> <id> tidy up / <time> · 1 event / ~ messages list, <size> -> <size>
             / - old NoneType, <size> / ~ text str, <size> -> <size> / ~2 modified -1 removed
         log -1 -p HEAD~2 --key plan ? [0].diff[*].[key, details[*].path] -> [["plan", ["steps[1]"]]]
         log -1 --stat ? [0].diff[0].details -> null
         log --graph -p --oneline main..what-if -> * <id> (what-if) another goal ~1
-            / ~ plan conftest.Plan, <size> -> <size> / ~ goal: 'win' -> 'draw'
+            / ~ plan stores.Plan, <size> -> <size> / ~ goal: 'win' -> 'draw'
     """,
     "-2 means -n 2, but not where an option takes a value or behind --": """
         >>> commit(store, "a key -5", **{"-5": 1})
@@ -73,23 +73,23 @@ SESSIONS = {
         show v1 plan goal -> 'win'
         show v1:plan goal -> 'win'
         show text -> one / 2 / three
-        show what-if plan -> conftest.Plan(goal='draw', steps=['look', 'think'])
-        show v1 plan ? value -> {"$type": "conftest.Plan", "goal": "win", "steps": ["look"]}
+        show what-if plan -> stores.Plan(goal='draw', steps=['look', 'think'])
+        show v1 plan ? value -> {"$type": "stores.Plan", "goal": "win", "steps": ["look"]}
         show v1 plan ? keys(@) -> ["commit", "key", "type", "size", "value"]
         show plan steps[1] ? [value, path] -> ["think", "steps[1]"]
     """,
     "diff shows what changed inside each key by path, or in one key or part": """
         diff v1 main -> ~ messages list, <size> -> <size> / + [1]: 'bye' / + notes/a dict, <size>
             / {'lines': 3} / + notes/b dict, <size> / {'lines': 5} / - old NoneType, <size> / None
-            / ~ plan conftest.Plan, <size> -> <size> / + steps[1]: 'think' / ~ text str, <size> -> <size>
+            / ~ plan stores.Plan, <size> -> <size> / + steps[1]: 'think' / ~ text str, <size> -> <size>
             / ~ text: / @@ -1,3 +1,3 @@ / one / -two / +2 / three
-        diff v1 --key plan -> ~ plan conftest.Plan, <size> -> <size> / + steps[1]: 'think'
+        diff v1 --key plan -> ~ plan stores.Plan, <size> -> <size> / + steps[1]: 'think'
         diff --key plan -> -
-        diff main what-if plan goal -> ~ plan conftest.Plan, <size> -> <size> / ~ goal: 'win' -> 'draw'
-        diff v1 plan steps[1] -> ~ plan conftest.Plan, <size> -> <size> / + steps[1]: 'think'
-        diff v1 plan goal -> ~ plan conftest.Plan, <size> -> <size> / (no change in goal)
+        diff main what-if plan goal -> ~ plan stores.Plan, <size> -> <size> / ~ goal: 'win' -> 'draw'
+        diff v1 plan steps[1] -> ~ plan stores.Plan, <size> -> <size> / + steps[1]: 'think'
+        diff v1 plan goal -> ~ plan stores.Plan, <size> -> <size> / (no change in goal)
         diff v1 --stat -> ~ messages list, <size> -> <size> / + notes/a dict, <size> / + notes/b dict, <size>
-            / - old NoneType, <size> / ~ plan conftest.Plan, <size> -> <size> / ~ text str, <size> -> <size>
+            / - old NoneType, <size> / ~ plan stores.Plan, <size> -> <size> / ~ text str, <size> -> <size>
             / +2 added ~3 modified -1 removed
         diff HEAD HEAD --stat -> no changes
         diff v1 HEAD ? keys(@) -> ["old", "new", "changes"]
@@ -99,7 +99,7 @@ SESSIONS = {
         diff v1 --stat ? changes[0] | keys(@) -> ["key", "kind", "old", "new"]
         diff v1 v1 ? changes -> []
         checkout v1
-        diff --stat -> + messages list, <size> / + old NoneType, <size> / + plan conftest.Plan, <size>
+        diff --stat -> + messages list, <size> / + old NoneType, <size> / + plan stores.Plan, <size>
             / + text str, <size> / +4 added
     """,
     "ls and status": """
@@ -109,7 +109,7 @@ SESSIONS = {
         ls HEAD~1 notes/ -> notes/a
         ls HEAD nothing -> -
         ls ? [0] -> {"key": "messages", "type": "list", "size": 21}
-        ls -la -> <size> list messages / <size> dict notes/a / <size> dict notes/b / <size> conftest.Plan plan
+        ls -la -> <size> list messages / <size> dict notes/a / <size> dict notes/b / <size> stores.Plan plan
             / <size> str text
         status -> store STORE <size> / branch main / head <id> more / <time> / commits 5 / branches 2 / tags 1
             / keys 5 / objects 16
@@ -138,7 +138,7 @@ SESSIONS = {
         bisect plan "length(value.steps) < `2`" --good v1 -> good <id> start (2 left) / bad <id> more (2 left)
             / bad <id> tidy up (1 left) / bad <id> read / The first bad commit is <ID> / read
             / <time> · ok · 250 ms / + notes/a dict, <size>
-            / ~ plan conftest.Plan, <size> -> <size> / + steps[1]: 'think' / +1 added ~1 modified
+            / ~ plan stores.Plan, <size> -> <size> / + steps[1]: 'think' / +1 added ~1 modified
         bisect plan steps[1] missing --good v1 ? first_bad.message -> "read"
         bisect plan "value.goal == 'win'" --bad what-if --good v1 ? first_bad.message -> "another goal"
         bisect plan goal "value == 'win'" --bad what-if --good v1 ? first_bad.refs -> ["heads/what-if"]

@@ -46,19 +46,6 @@ class Evil:
         return os.mkdir, (self.path,)
 
 
-def test_a_hostile_pickle_is_shown_as_the_call_it_is(vstate, store):
-    """The output shows the call in angle brackets, with its arguments."""
-    plant_pickle(store, "evil", pickle.dumps(Evil("x")))
-    module = os.mkdir.__module__
-    assert vstate("show", "evil") == f"<{module}.mkdir('x')>\n"
-    assert vstate.json("show", "evil")["value"] == {
-        "$type": f"{module}.mkdir",
-        "$called": True,
-        "$args": ["x"],
-    }
-    assert f"    <{module}.mkdir('x')>\n" in vstate("diff")
-
-
 @pytest.mark.slow
 def test_no_command_unpickles(store, run_without_unpickling):
     """All commands work in a process in which any unpickling ends the process."""
@@ -94,15 +81,6 @@ def test_a_pickle_that_makes_no_sense(vstate, store, data):
     assert "details" in changes[1]
 
 
-def test_a_value_that_is_too_large(vstate, store):
-    """A huge value is described, not read."""
-    plant(store, "big", encode([BYTES, [bytes(ID_BYTES), 10**9], 10**9, "bytes"]))
-    assert "big  bytes, 1.0 GB" in vstate("show", "big")
-    assert "too long to show" in vstate("show", "big")
-    assert "too long to show" in vstate("diff")
-    assert "1.0 GB  bytes" in vstate("ls", "-l")
-
-
 @pytest.mark.slow
 def test_blame_of_many_parts_that_are_one_long_text_is_bounded(vstate, store):
     """The values of all parts share one limit, as lines and as JSON. Before, they took 100 MB."""
@@ -114,43 +92,65 @@ def test_blame_of_many_parts_that_are_one_long_text_is_bounded(vstate, store):
     assert 100 < len(vstate("blame", "itself")) < 2_000
 
 
-def test_an_entry_that_makes_no_sense(vstate, store):
-    """A malformed entry does not affect the other keys."""
-    plant(store, "bad", b"\x93\x01\x02\x03")
-    assert vstate("ls").split()[0] == "bad"
-    assert vstate.json("ls")[0] == {"key": "bad", "type": None, "size": None}
-    assert "+ bad  an unreadable entry" in vstate.run("diff").stdout
-    assert vstate.json("diff", "--stat")["changes"][0]["error"]
-    assert "is corrupt: the entry of 'bad'" in vstate.fails("show", "bad")
+SESSIONS = {
+    "a hostile pickle is shown as the call that it is": """
+        >>> plant_pickle(store, "evil", pickle.dumps(Evil("x")))
+        show evil -> <MODULE.mkdir('x')>
+        show evil ? value -> {"$type": "MODULE.mkdir", "$called": true, "$args": ["x"]}
+        diff -> + evil app.Thing, <size> / <MODULE.mkdir('x')>
+    """,
+    "a huge value is described, not read": """
+        >>> plant(store, "big", encode([BYTES, [bytes(ID_BYTES), 10**9], 10**9, "bytes"]))
+        show big -> big bytes, <size>, at <id> / (...too long to show...)
+        diff -> + big bytes, <size> / (...too long to show...)
+        ls -l -> <size> bytes big / ...
+    """,
+    "a malformed entry does not affect the other keys": """
+        >>> plant(store, "bad", b"\\x93\\x01\\x02\\x03")
+        ls -> bad / messages / ...
+        ls ? [0] -> {"key": "bad", "type": null, "size": null}
+        diff -> [1] + bad an unreadable entry / ...
+        diff --stat ? changes[0].[key, length(error) > `9`] -> ["bad", true]
+        show bad -> [1] vstate: ...is corrupt: the entry of 'bad'...
+    """,
+    "a missing object fails the command after all the rest": """
+        >>> commit(store, a=b"a" * 1000, b="whole", **{"part/a": b"a" * 1000, "part/b": "whole"})
+        >>> lose(store, "a")
+        show part -> [1] part/a bytes, <size> / part/b 'whole' / vstate: object ...
+        show part ? keys[*].[value, type(error)] -> [1] [[null, "string"], ["whole", "null"]] / vstate: ...
+        diff -> [1] + a bytes, <size> / (...is corrupt: it is missing...) / + b str, <size> / 'whole' / ...
+            ... vstate: object ...
+        show -> [1] commit <ID>...is corrupt: it is missing...'whole'... / vstate: object ...
+        diff ? length(changes) -> [1] 4 / vstate: ...
+        show a -> [1] ...is corrupt: it is missing... / vstate: ...
+        show a ? value -> [1] null / vstate: ...
+    """,
+}
 
 
-def test_a_missing_object_fails_the_command_after_all_the_rest(vstate, store):
-    """The output shows the intact values and names the damage, and the exit code is 1."""
-    commit(store, a=b"a" * 1000, b="whole", **{"part/a": b"a" * 1000, "part/b": "whole"})
+@pytest.mark.parametrize("session", SESSIONS)
+def test_sessions(rows, session):
+    """Each session has the output that is written here."""
+    formats = {"encode": encode, "BYTES": BYTES, "ID_BYTES": ID_BYTES, "pickle": pickle}
+    rows(
+        SESSIONS[session],
+        plant=plant,
+        plant_pickle=plant_pickle,
+        Evil=Evil,
+        lose=lose,
+        MODULE=os.mkdir.__module__,
+        **formats,
+    )
+
+
+def lose(store, key):
+    """Delete the objects of the value."""
     with Disk(store) as disk:
         repo = Repository(disk)
-        entry = repo.entry(repo.branch("main").root, "a")
+        entry = repo.entry(repo.branch("main").root, key)
         assert entry is not None
         for link in entry.links:
             disk.delete(f"o/{link.id}")
-    folder = vstate.run("show", "part")
-    assert (folder.exit_code, folder.stdout) == (1, "part/a  bytes, 1.0 kB\npart/b  'whole'\n")
-    folder = vstate.run("show", "part", "--json")
-    lost, whole = json.loads(folder.stdout)["keys"]
-    assert (lost["value"], "it is missing" in lost["error"], whole["value"]) == (None, True, "whole")
-    assert folder.exit_code == 1
-    for arguments in (["diff"], ["show"]):
-        result = vstate.run(*arguments)
-        assert result.exit_code == 1
-        assert "is corrupt: it is missing" in result.stdout
-        assert "'whole'" in result.stdout
-        assert result.stderr.startswith("vstate: object ")
-    result = vstate.run("diff", "--json")
-    assert result.exit_code == 1
-    assert len(json.loads(result.stdout)["changes"]) == 4
-    assert "is corrupt: it is missing" in vstate.fails("show", "a")
-    lost = vstate.run("show", "a", "--json")
-    assert (lost.exit_code, json.loads(lost.stdout)["value"]) == (1, None)
 
 
 NASTY = "\x1b]0;title\x07 \x1b[2J \x9b31m [bold red]x[/] :smile: \r\n‮ \u2028 \\ 'q' \"q\""

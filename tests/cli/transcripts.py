@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jmespath
@@ -40,7 +41,9 @@ _NAMES = (
 
 def check(vstate: Command, rows: str, /, **names: Any) -> None:
     """Run the rows, and fail at the first output that differs."""
-    texts = {name: str(value) for name, value in names.items() if name.isupper()}
+    texts = {
+        name: str(value) for name, value in names.items() if name.isupper() and isinstance(value, str | Path)
+    }
     for row in re.sub(r"\n\s*(/|->|\.\.\.)", r" \1", rows).splitlines():
         if (row := row.strip()).startswith(">>> "):
             exec(row[4:], names)

@@ -113,18 +113,6 @@ def _missing(what: str) -> NoReturn:
 
 
 @pytest.fixture
-def bare(browser: Any) -> Iterator[Page]:
-    """A page that shows no viewer yet. No error may come on its console."""
-    errors: list[str] = []
-    page = browser.new_page()
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    yield page
-    page.close()
-    assert errors == []
-
-
-@pytest.fixture
 def look(browser: Any) -> Iterator[Look]:
     """A function that opens the page of a viewer. No error may come on the console of the page.
 
@@ -133,7 +121,7 @@ def look(browser: Any) -> Iterator[Look]:
     contexts, errors = [], []
 
     def open_page(
-        viewer: Viewer,
+        viewer: Viewer | None,
         place: str = "",
         *,
         width: int = 1440,
@@ -152,14 +140,15 @@ def look(browser: Any) -> Iterator[Look]:
             "console",
             lambda message: (
                 errors.append(message.text)
-                if message.type == "error" and not expected.search(message.text)
+                if message.type == "error" and not (viewer and expected.search(message.text))
                 else None
             ),
         )
         page.on("dialog", lambda dialog: errors.append(f"a dialog: {dialog.message}"))
-        page.goto(viewer.url)
-        page.locator(".commit-list").wait_for()
-        if place:
+        if viewer is not None:
+            page.goto(viewer.url)
+            page.locator(".commit-list").wait_for()
+        if place and viewer is not None:
             page.goto(f"{viewer.base}/#/?{place}")
         return page
 
@@ -167,6 +156,12 @@ def look(browser: Any) -> Iterator[Look]:
     for context in contexts:
         context.close()
     assert errors == []
+
+
+@pytest.fixture
+def bare(look: Look) -> Page:
+    """A page that shows no viewer yet."""
+    return look(None)
 
 
 @pytest.fixture

@@ -44,40 +44,47 @@ def test_moves(writer: Viewer, state: Versioned) -> None:
     both(writer, "/branches", {"name": "fork", "at": "v1"})
     both(writer, "/tags", {"name": "here", "at": "main"})
     assert heads(writer)["fork"] == heads(writer)["v1"]
-    back = both(writer, "/rollback", {"branch": "main", "rev": "v1", "seen": seen})
+    main = {"branch": "main", "seen": seen}
+    back = both(writer, "/rollback", main | {"rev": "v1"})
     assert [change["key"] for change in back["changes"]["changes"]] == ["plan", "score/a", "score/b"]
-    undone = both(writer, "/undo", {"branch": "main", "seen": back["to"]})
-    assert undone["to"] == seen
-    assert undone["from_message"].startswith("Rollback to")
-    status, answer = writer.ask("/undo", {"branch": "main", "seen": back["to"]})
+    undone = both(writer, "/undo", main | {"seen": back["to"]})
+    assert (undone["to"], undone["from_message"][:11]) == (seen, "Rollback to")
+    status, answer = writer.ask("/undo", main | {"seen": back["to"]})
     assert (status, "main has moved since the page showed it" in answer["error"]) == (409, True)
-    here = {"branch": "main", "rev": "main", "seen": seen}
-    assert both(writer, "/rollback", here)["to"] is None
-    reverted = both(writer, "/revert", {"branch": "main", "rev": "main", "seen": seen})
+    assert both(writer, "/rollback", main | {"rev": "main"})["to"] is None
+    reverted = both(writer, "/revert", main | {"rev": "main"})
     assert [change["key"] for change in reverted["changes"]["changes"]] == ["plan"]
     state.refresh()
     assert state["plan"]["steps"] == ["read", "think"]
 
 
-def test_merge(writer: Viewer, state: Versioned) -> None:
-    """A merge on trial shows base, ours and theirs of a conflict, and the result of a choice."""
-    trial = writer.get("/merge?ours=main&theirs=other")
-    (conflict,) = trial["conflicts"]
-    assert trial["strategy"] == "conflict"
-    sides = [conflict[side]["text"] for side in ("base", "ours", "theirs")]
-    assert (conflict["key"], sides, conflict["result"]) == ("score/b", ["2.5", "9.5", "7.5"], None)
-    assert (
-        writer.get("/merge?ours=main&theirs=other&policy=theirs")["conflicts"][0]["result"]["text"] == "7.5"
+def test_merge(writer: Viewer, state: Versioned, tmp_path: Path) -> None:
+    """A merge on trial shows the sides of each conflict, and what a choice or a policy makes of it.
+
+    The commit that was shown is merged, though its branch has moved since.
+    """
+    conflict = "conflicts[*].[key, policy, base.text, ours.text, theirs.text, result.text]"
+    writer.rows(
+        f"""
+        /merge?ours=main&theirs=other ? strategy -> "conflict"
+        /merge?ours=main&theirs=other ? {conflict} -> [["score/b", null, "2.5", "9.5", "7.5", null]]
+        /merge?ours=main&theirs=other ? changes -> null
+        /merge?ours=main&theirs=other&policy=theirs ? conflicts[0].result.text -> "7.5"
+        /merge?ours=main&theirs=other&take_ours=score/b ? [strategy, changes.changes[*].key]
+            -> ["merge", ["bytes", "notes"]]
+        """
     )
-    taken = writer.get("/merge?ours=main&theirs=other&take_ours=score/b")
-    assert taken["strategy"] == "merge"
-    assert [change["key"] for change in taken["changes"]["changes"]] == ["bytes", "notes"]
-    body = {"branch": "main", "rev": "other", "seen": trial["ours"]}
+    trial = writer.get("/merge?ours=main&theirs=other&policy=theirs")
+    with Versioned(Disk(tmp_path / "store"), branch="other") as other:
+        other["unseen"] = 1
+        other.commit("unseen")
+    body = {"branch": "main", "rev": trial["theirs"], "name": "other", "seen": trial["ours"]}
     assert writer.ask("/merge", body | {"choices": {"score/b": []}})[0] == 400
     assert writer.ask("/merge", body)[0] == 409
-    both(writer, "/merge", body | {"choices": {"score/b": "theirs"}})
+    made = both(writer, "/merge", body | {"choices": {"score/b": "theirs"}})
+    assert (made["changes"], made["message"]) == (trial["changes"], "Merge other into main")
     state.refresh()
-    assert (state["score/b"], "bytes" in state) == (7.5, False)
+    assert (state["score/b"], "bytes" in state, "unseen" in state) == (7.5, False, False)
 
 
 def test_a_policy_that_resolves_some(state: Versioned, serve: Serve) -> None:
@@ -89,14 +96,15 @@ def test_a_policy_that_resolves_some(state: Versioned, serve: Serve) -> None:
         other.commit()
     state["count"], state["name"] = 4, "c"
     state.commit()
-    viewer = serve()
-    trial = viewer.get("/merge?ours=main&theirs=other&policy=counter")
-    count, name = trial["conflicts"]
-    assert (count["key"], count["policy"], count["result"]["text"]) == ("count", "counter", "5")
-    assert (name["key"], name["policy"], name["result"]) == ("name", None, None)
-    assert (trial["strategy"], trial["changes"]) == ("conflict", None)
-    trial = viewer.get("/merge?ours=main&theirs=other&policy=counter&take_theirs=name")
-    assert (trial["strategy"], trial["conflicts"][1]["result"]["text"]) == ("merge", "b")
+    serve().rows(
+        """
+        /merge?ours=main&theirs=other&policy=counter ? [strategy, changes] -> ["conflict", null]
+        /merge?ours=main&theirs=other&policy=counter ? conflicts[*].[key, policy, result.text]
+            -> [["count", "counter", "5"], ["name", null, null]]
+        /merge?ours=main&theirs=other&policy=counter&take_theirs=name ? [strategy, conflicts[1].result.text]
+            -> ["merge", "b"]
+        """
+    )
 
 
 def test_a_damaged_value_does_not_stop_a_move(writer: Viewer, state: Versioned) -> None:
@@ -114,51 +122,6 @@ def test_a_damaged_value_does_not_stop_a_move(writer: Viewer, state: Versioned) 
     assert writer.ask("/rollback", body)[0] == 200
 
 
-def test_what_was_seen_is_merged(writer: Viewer, tmp_path: Path) -> None:
-    """The commit that was shown is merged, though its branch has moved since."""
-    trial = writer.get("/merge?ours=main&theirs=other&policy=theirs")
-    with Versioned(Disk(tmp_path / "store"), branch="other") as state:
-        state["unseen"] = 1
-        state.commit("unseen")
-    body = {"branch": "main", "rev": trial["theirs"], "name": "other", "seen": trial["ours"]}
-    made = both(writer, "/merge", body | {"policy": "theirs"})
-    assert made["changes"] == trial["changes"]
-    assert made["message"] == "Merge other into main"
-
-
-def test_an_edit_keeps_the_expiry(state: Versioned, serve: Serve) -> None:
-    """The key of the new value expires when the old one would have."""
-    state["k"] = 1
-    state.expire("k", 3600)
-    commit = state.commit()
-    assert commit is not None
-    writer = serve(write=True)
-    edit = {"rev": "main", "key": "k", "path": "", "type": "int", "value": 5, "branch": "edit"}
-    assert writer.ask("/edit", edit)[0] == 200
-    before, after = (writer.get(f"/value?key=k&rev={rev}")["expires"][:16] for rev in ("main", "edit"))
-    assert before == after
-
-
-def test_edit(writer: Viewer, tmp_path: Path) -> None:
-    """An edit of plain data makes a new branch, and every part keeps its type."""
-    edit = {"rev": "main", "key": "plan", "path": "pair[0]", "type": "int", "value": 5, "branch": "edit"}
-    answer = both(writer, "/edit", edit)
-    (change,) = answer["changes"]["changes"]
-    (inside,) = change["inside"]["details"]
-    assert (change["key"], inside["path"], inside["new"]["text"]) == ("plan", "pair[0]", "5")
-    with Versioned(Disk(tmp_path / "store"), branch="edit") as state:
-        assert state["plan"] == {"goal": "learn", "steps": ["read", "think", "act"], "pair": (5, 2.5)}
-    assert writer.ask("/edit", edit)[0] == 409  # the branch exists
-    assert writer.ask("/edit", edit | {"branch": "two", "value": "five"})[0] == 400
-    big = 2**70
-    assert writer.ask("/edit", edit | {"branch": "two", "value": str(big)})[0] == 200
-    with Versioned(Disk(tmp_path / "store"), branch="two") as state:
-        assert state["plan"]["pair"] == (big, 2.5)
-    assert both(writer, "/edit", edit | {"branch": "same", "value": 1})["to"] is None
-    assert "same" not in heads(writer)
-    assert writer.ask("/edit", edit | {"branch": "three", "path": "pair[9]"})[0] == 404
-
-
 class Secret:
     """An object, which the viewer never loads."""
 
@@ -166,14 +129,33 @@ class Secret:
         self.name = "x"
 
 
-def test_objects_are_not_edited(state: Versioned, serve: Serve) -> None:
-    """A value that holds an object is refused: only its pickle is known."""
-    state["secret"] = {"inside": Secret(), "count": 1}
-    state.commit()
-    edit = {"rev": "HEAD", "key": "secret", "path": "count", "type": "int", "value": 2, "branch": "edit"}
-    status, answer = serve(write=True).ask("/edit", edit)
-    assert status == 400
-    assert "object" in answer["error"]
+def test_edit(writer: Viewer, tmp_path: Path, state: Versioned) -> None:
+    """An edit of plain data makes a new branch; every part keeps its type, and the key its expiry."""
+    state["secret"], state["expiring"] = {"inside": Secret(), "count": 1}, 1
+    state.expire("expiring", 3600)
+    state.commit("more")
+    edit = {"rev": "main", "key": "plan", "path": "pair[0]", "type": "int", "value": 5, "branch": "edit"}
+    answer = both(writer, "/edit", edit)
+    (change,) = answer["changes"]["changes"]
+    (inside,) = change["inside"]["details"]
+    assert (change["key"], inside["path"], inside["new"]["text"]) == ("plan", "pair[0]", "5")
+    with Versioned(Disk(tmp_path / "store"), branch="edit") as edited:
+        assert edited["plan"] == {"goal": "learn", "steps": ["read", "think", "act"], "pair": (5, 2.5)}
+    assert both(writer, "/edit", edit | {"branch": "same", "value": 1})["to"] is None
+    for status, given in (
+        (409, {}),  # the branch exists
+        (400, {"branch": "two", "value": "five"}),
+        (404, {"branch": "two", "path": "pair[9]"}),
+        (400, {"branch": "two", "key": "secret", "path": "count"}),  # only its pickle is known
+        (200, {"branch": "two", "value": str(2**70)}),
+        (200, {"branch": "three", "key": "expiring", "path": ""}),
+    ):
+        assert writer.ask("/edit", edit | given)[0] == status, given
+    assert "same" not in heads(writer)
+    with Versioned(Disk(tmp_path / "store"), branch="two") as edited:
+        assert edited["plan"]["pair"] == (2**70, 2.5)
+    times = {writer.get(f"/value?key=expiring&rev={rev}")["expires"][:16] for rev in ("main", "three")}
+    assert len(times) == 1
 
 
 class Moves(Memory):
