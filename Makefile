@@ -117,7 +117,7 @@ zoo: .venv/installed-dev
 	@$(PIP) install --editable '.[zoo]'
 	@VSTATE_ZOO=1 $(BIN)/pytest -n $(WORKERS) tests/zoo
 
-# make suites SUITES='agex': only these. With a new outcome it fails, and the page keeps the row.
+# make suites SUITES='strands': only these. With a new outcome it fails, and the page keeps the row.
 suites: .venv/installed-dev
 	@$(BIN)/python tests/suites/run.py --page docs/integrations.md $(SUITES)
 

@@ -234,7 +234,7 @@ def fields(store: Gated) -> Call:
     def call(inside: Inside) -> None:
         packed, head = kept.pack({"a": 1, "text": os.urandom(8).hex()}), repo.newest("main")
         inside()
-        changed, gone = kept.changes("main", head, packed)
+        changed, gone = kept.changes("main", head, packed, {})
         kept.landed("main", repo.commit("main", set=changed, delete=gone), packed)
 
     return call

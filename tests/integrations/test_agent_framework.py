@@ -12,19 +12,15 @@ from typing import Any
 
 import pytest
 from loops import in_a_loop
-from running import program, run_forked
 
-from vstate import Disk, Memory, Versioned
+from vstate import Disk, Memory
 
 pytest.importorskip("agent_framework", reason="agent-framework-core is not installed")
 
 from agent_framework import (
-    AgentResponse,
-    AgentSession,
     BaseChatClient,
     ChatResponse,
     Message,
-    SessionContext,
     WorkflowCheckpoint,
     WorkflowCheckpointException,
     WorkflowContext,
@@ -114,73 +110,6 @@ async def test_a_long_part_that_did_not_change_is_stored_once(tmp_path: Path) ->
         for n in range(20):
             await storage.save(checkpoint(f"c{n}", n, state={"document": document, "step": n}))
         assert disk.size() < 2_500_000 + 4_200_000  # and the log
-
-
-WORKFLOW = """
-import asyncio, sys
-from agent_framework import WorkflowBuilder, WorkflowContext, executor
-from vstate.integrations.agent_framework import VstateCheckpointStorage
-
-@executor(id="count")
-async def count(n: int, context: WorkflowContext[int]) -> None:
-    context.set_state("n", n)
-    print(n, flush=True)
-    if n == KILL_AT:
-        import os, signal
-        os.kill(os.getpid(), signal.SIGKILL)
-    await context.send_message(n + 1)
-
-@executor(id="pass_on")
-async def pass_on(n: int, context: WorkflowContext[int, int]) -> None:
-    if n < 8:
-        await context.send_message(n)
-    else:
-        await context.yield_output(n)
-
-async def main():
-    storage = VstateCheckpointStorage(sys.argv[1])
-    builder = WorkflowBuilder(name="counting", start_executor=count, checkpoint_storage=storage)
-    workflow = builder.add_edge(count, pass_on).add_edge(pass_on, count).build()
-    latest = await storage.get_latest(workflow_name="counting")
-    options = {"message": 0} if latest is None else {"checkpoint_id": latest.checkpoint_id}
-    result = await workflow.run(**options)
-    print("output", *result.get_outputs(), flush=True)
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_workflow_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
-    """A workflow that was killed in a superstep is carried on by another process, to the same end."""
-    for kill_at, code, printed in [(3, -9, "0 1 2 3"), (5, -9, "3 4 5"), (-1, 0, "5 6 7 output 8")]:
-        script = tmp_path / "workflow.py"
-        script.write_text(WORKFLOW.replace("KILL_AT", str(kill_at)))
-        assert run_forked(program(script, tmp_path / "s"), code=code).split() == printed.split()
-    with Versioned(tmp_path / "s", branch="agent_framework/workflows/counting") as state:
-        assert all(commit.message.startswith("checkpoint ") for commit in state.log())
-
-
-def test_a_chat_is_remembered_by_another_process(tmp_path: Path) -> None:
-    """The hooks store what an agent hears and says, and the next run gets it, with all of its contents."""
-
-    async def turn(words: str, answer: str) -> list[str]:
-        async with VstateHistoryProvider(tmp_path / "s") as provider:
-            session = AgentSession(session_id="ann/1")
-            context = SessionContext(
-                session_id="ann/1", input_messages=[Message(role="user", contents=[words])]
-            )
-            hooks: dict[str, Any] = {"agent": None, "session": session, "context": context, "state": {}}
-            await provider.before_run(**hooks)
-            context._response = AgentResponse(messages=[Message(role="assistant", contents=[answer])])
-            await provider.after_run(**hooks)
-            return [message.text for message in context.context_messages.get(provider.source_id, [])]
-
-    assert run(turn("hello", "hi")) == []
-    assert run(turn("again", "yes?")) == ["hello", "hi"]
-    assert run(turn("bye", "bye")) == ["hello", "hi", "again", "yes?"]
-    with Versioned(tmp_path / "s", branch="agent_framework/history/vstate_history/ann%252f1") as state:
-        assert next(commit.message for commit in state.log()) == "user: bye\nassistant: bye"
 
 
 @in_a_loop

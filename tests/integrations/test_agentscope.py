@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from agentscope.memory import InMemoryMemory
 from agentscope.message import Msg, TextBlock
 from agentscope.model import ChatModelBase, ChatResponse
 from agentscope.module import StateModule
-from agentscope.session import SessionBase
 
 from vstate.integrations.agentscope import VstateSession
 
@@ -50,30 +48,6 @@ class Note(StateModule):
         super().__init__()
         self.text = text
         self.register_state("text", lambda value: value, lambda value: value)
-
-
-@in_a_loop
-async def test_an_agent_goes_on_in_another_process(tmp_path: Path) -> None:
-    """A ReActAgent of AgentScope, with its memory, comes back from a store that is opened again."""
-    first = agent()
-    async with VstateSession(tmp_path / "s") as session:
-        assert isinstance(session, SessionBase)
-        for text in ("hello", "again"):
-            await first(Msg("ann", text, "user"))
-            await session.save_session_state("s1", "ann", agent=first)
-    again = agent()
-    again.name = "changed"
-    async with VstateSession(tmp_path / "s") as session:
-        await session.load_session_state("s1", "ann", False, agent=again)
-        assert again.state_dict() == first.state_dict()
-        assert [each.get_text_content() for each in await again.memory.get_memory()] == [
-            "hello",
-            "answer 1",
-            "again",
-            "answer 2",
-        ]
-        log = list(session.repo.log(session.branch("s1", "ann")))
-        assert [commit.message for commit in log] == ["save agent", "save agent"]
 
 
 @in_a_loop

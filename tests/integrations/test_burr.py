@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 from loops import in_a_loop
 
-from vstate import AlreadyExists, Disk, Memory, Versioned
+from vstate import AlreadyExists, Memory, Versioned
 from vstate.repo import Repository
 
 pytest.importorskip("burr.core", reason="apache-burr is not installed")
@@ -77,21 +76,6 @@ def test_each_step_can_be_loaded_and_the_newest_application_is_found() -> None:
     assert persister.delete_app("anna", "c") is False
 
 
-@pytest.mark.parametrize("after", [{}, {"x": 1}, {"x": "text"}, {"x": []}, {"x": [{}]}, {"x/0": 1}])
-@pytest.mark.parametrize("is_warm", [True, False])
-def test_a_field_that_changes_its_kind_leaves_nothing_behind(after: dict[str, Any], is_warm: bool) -> None:
-    """A list becomes shorter, another value, or goes, whether its values were saved here or elsewhere."""
-    store = Memory()
-    persister = VstatePersister(store)
-    persister.save("p", "a", 0, "act", State({"x": [{"n": n} for n in range(3)]}), "completed")
-    persister = persister if is_warm else VstatePersister(store)
-    persister.save("p", "a", 1, "act", State(after), "completed")
-    with Versioned(store, branch="burr/p/a") as head:
-        kept = [key for key in head if key.startswith("state/")]
-    assert len(kept) == (0 if after.get("x") == [] else len(after))
-    assert loaded(persister, "p", "a")["state"].get_all() == after
-
-
 def test_a_run_that_was_overtaken_changes_nothing() -> None:
     """The same step, saved again, is there once; another state under its id or an older one is refused."""
     store = Memory()
@@ -112,28 +96,6 @@ def test_a_run_that_was_overtaken_changes_nothing() -> None:
     second.save("p", "a", 6, "act", state(x=2), "completed")
     first.save("p", "a", 7, "act", state(x=1), "completed")
     assert loaded(second, "p", "a")["state"]["x"] == 1
-
-
-def test_of_many_runs_one_saves_each_step(tmp_path: Path) -> None:
-    """Two programs' persisters save the same steps at once; each step is of one of them, as a whole."""
-    persisters = [VstatePersister(Disk(tmp_path / "s", durability="process")) for _ in range(2)]
-
-    def work(who: int) -> dict[int, int]:
-        saved = {}
-        for n in range(20):
-            try:
-                persisters[who].save("p", "a", n, "act", state(x=who, chat=[{"who": who}] * 3), "completed")
-                saved[n] = who
-            except AlreadyExists:
-                pass
-        return saved
-
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(work, range(2))
-    assert not first.keys() & second.keys()
-    assert len(list(persisters[0].repo.log("burr/p/a"))) == len(first) + len(second) > 0
-    for n, who in (first | second).items():
-        assert loaded(persisters[0], "p", "a", n)["state"].get_all() == {"x": who, "chat": [{"who": who}] * 3}
 
 
 def test_a_branch_of_an_application_is_an_application() -> None:

@@ -23,7 +23,7 @@ from counting import Counting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loops import in_a_loop
-from running import Fork, all_at_once
+from running import Fork
 
 pytest.importorskip("langgraph.checkpoint.base", reason="langgraph-checkpoint is not installed")
 
@@ -68,33 +68,6 @@ def saver() -> Iterator[VstateSaver]:
         yield saver
 
 
-@pytest.mark.slow
-def test_a_history_of_any_edits_comes_back(tmp_path: Path) -> None:
-    """Each checkpoint of a thread whose messages grow, shrink and change comes back, from disk too."""
-    chance = random.Random(7)
-    messages: list[Any] = []
-    expected: dict[str, Any] = {}
-    config = named()
-    with VstateSaver(tmp_path / "s") as saver:
-        for number in range(60):
-            at = chance.randint(0, len(messages))
-            new: list[Any] = [HumanMessage(f"question {number} " * 20, id=str(number)), AIMessage("yes")]
-            messages = messages[:at] + new + messages[at + chance.randint(0, 3) :]
-            values = {"messages": messages, "count": number, "notes": {"z": "n" * number, "a": [1, (2,)]}}
-            config = step(saver, number, values, config)
-            expected[f"{number:08}"] = [*messages]
-        assert ids(saver) == sorted(expected, reverse=True)
-    with VstateSaver(tmp_path / "s") as again:
-        for found in again.list(named()):
-            values = found.checkpoint["channel_values"]
-            number = int(found.checkpoint["id"])
-            assert values["messages"] == expected[found.checkpoint["id"]]
-            assert list(values) == ["messages", "count", "notes"]
-            assert values["notes"] == {"z": "n" * number, "a": [1, [2]]}
-            assert repr(again.get_tuple(found.config)) == repr(found)
-            assert (found.parent_config is None) == (number == 0)
-
-
 def test_forks_of_one_checkpoint_keep_their_own_values(saver: VstateSaver) -> None:
     """Two checkpoints with the same parent and equal versions have their own values."""
     first = step(saver, 1, {"a": ["x" * 50], "b": "same"})
@@ -107,19 +80,6 @@ def test_forks_of_one_checkpoint_keep_their_own_values(saver: VstateSaver) -> No
 def _child(id: str, values: dict[str, Any]) -> Any:
     versions = {channel: 2 if channel == "a" else 1 for channel in values}
     return {**empty_checkpoint(), "id": id, "channel_values": values, "channel_versions": versions}
-
-
-def test_what_a_reader_changes_is_its_own(saver: VstateSaver) -> None:
-    """Also at the third read of a long list of messages: it is a copy of the newest one in memory."""
-    config = None
-    for number in range(4):
-        wanted = [HumanMessage(str(number) * 5000, id=str(number))]
-        config = step(saver, number, {"messages": wanted}, config)
-        for _ in range(3):
-            found = read(saver, config).checkpoint["channel_values"]["messages"]
-            assert found == wanted
-            found[0].content = "changed"
-            found.append("more")
 
 
 def test_the_newest_checkpoint_has_the_greatest_id(saver: VstateSaver) -> None:
@@ -135,7 +95,7 @@ def test_the_newest_checkpoint_has_the_greatest_id(saver: VstateSaver) -> None:
     ] == ["00000005"]
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(
     st.lists(
         st.tuples(
@@ -160,7 +120,7 @@ def test_a_thread_that_is_opened_cold_is_the_thread(steps: list[tuple[str, int, 
         elif what == "prune":
             saver.prune(["t"])
         elif what in ("put", "sub"):
-            texts = [*texts, f"{order}" * size]
+            texts = [*texts[number % 3 :], f"{order}" * size]
             before = newest.config if newest and number % 3 else named(ns=ns)
             step(saver, number, {"texts": texts, "first": texts[:1]}, before)
         elif what == "early" or saver.get_tuple(config) is not None:
@@ -245,31 +205,12 @@ def test_writes_before_their_checkpoint_outlive_a_rewrite(
 def test_a_thread_that_gave_its_memory_back_goes_on(saver: VstateSaver) -> None:
     """A run whose thread fell out of memory, because many others were used, writes on."""
     config = step(saver, 1, {"a": 1})
-    for number in range(300):
+    saver._journals._most = 2
+    for number in range(3):
         step(saver, 1, {"a": number}, named(f"other {number}"))
     saver.put_writes(config, [("a", 2)], "task")
     step(saver, 2, {"a": 2}, config)
     assert ids(saver) == ["00000002", "00000001"]
-
-
-def test_writes_far_from_their_checkpoint_are_found() -> None:
-    """A cold saver puts a checkpoint long after its first writes, and one that is there once more."""
-    store = Memory()
-    with VstateSaver(store) as saver:
-        saver.put_writes(named(id="00000900"), [("a", "early")], "task")
-        config = step(saver, 1, {"a": 1})
-        saver.put_writes(config, [("a", "first")], "task")
-        for number in range(2, 100):
-            config = step(saver, number, {"a": random.Random(number).randbytes(500)}, config)
-    for number, text in ((900, "early"), (1, "first")):
-        with VstateSaver(store) as cold:
-            cold.put_writes(named(id=f"{number:08}"), [("a", "again")], "task")
-        with VstateSaver(store) as cold:
-            config = step(cold, number, {"a": number})
-        with VstateSaver(store) as cold:
-            assert read(cold, config).pending_writes == [("task", "a", text)]
-    with VstateSaver(store) as cold:
-        assert read(cold, named()).config == named(id="00000900")
 
 
 def test_what_was_removed_stays_removed_beside_a_stale_writer() -> None:
@@ -516,35 +457,28 @@ def test_versions_go_on_in_their_own_kind(saver: VstateSaver) -> None:
 async def test_in_an_event_loop(tmp_path: Path) -> None:
     """The async methods do the same; many tasks put at once, and each step is there."""
     async with VstateSaver(tmp_path / "s") as saver:
-        checkpoints: list[Any] = [{**empty_checkpoint(), "id": f"{number:08}"} for number in range(20)]
+        checkpoints: list[Any] = [{**empty_checkpoint(), "id": f"{number:08}"} for number in range(70)]
         metadata: Any = {"source": "loop"}
         await asyncio.gather(*(saver.aput(named(), checkpoint, metadata, {}) for checkpoint in checkpoints))
-        config = named(id="00000019")
+        config = named(id="00000069")
         await saver.aput_writes(config, [("a", 1)], "task", task_path="~1")
         found = await saver.aget_tuple(named())
         assert found is not None
         assert found.pending_writes == [("task", "a", 1)]
         assert len([one async for one in saver.alist(named(), limit=15)]) == 15
+        assert [one async for one in saver.alist(None)] == list(saver.list(None))
         await saver.acopy_thread("t", "u")
         await saver.aprune(["t"])
-        assert len([one async for one in saver.alist(None)]) == 21
+        assert len([one async for one in saver.alist(None)]) == 71
         await saver.adelete_thread("u")
         await saver.adelete_for_runs(["none"])
         assert len([one async for one in saver.alist(None)]) == 1
 
 
-@in_a_loop
-async def test_a_long_list_is_whole_in_an_event_loop(saver: VstateSaver) -> None:
-    """It has the checkpoints of `list`, each once."""
-    for number in range(150):
-        step(saver, number, {})
-    assert [one async for one in saver.alist(None)] == list(saver.list(None))
-
-
 def write_a_thread(store: Path, name: str) -> None:
     with VstateSaver(store) as saver:
         config = named()
-        for number in range(25):
+        for number in range(12):
             values = {"messages": [f"{name} {number} {i} " * 9 for i in range(number)]}
             checkpoint: Any = {**empty_checkpoint(), "id": f"{number:04}-{name}", "channel_values": values}
             checkpoint["channel_versions"] = {"messages": number}
@@ -560,7 +494,7 @@ def test_processes_write_one_thread(tmp_path: Path) -> None:
     assert [fork.end() for fork in forks] == [(0, "")] * 4
     with VstateSaver(tmp_path / "s") as saver:
         found = list(saver.list(named()))
-        assert len(found) == 100
+        assert len(found) == 48
         for one in found:
             number, _, name = one.checkpoint["id"].partition("-")
             messages = [f"{name} {int(number)} {i} " * 9 for i in range(int(number))]
@@ -597,7 +531,7 @@ def test_each_write_of_a_superstep_that_was_killed_is_there(tmp_path: Path) -> N
     """A process is killed in the middle of checkpoints and writes that land together, again and again."""
     chance = random.Random(3)
     acknowledged: set[str] = set()
-    for _ in range(8):
+    for _ in range(4):
         with Fork(partial(put_supersteps, tmp_path / "s")) as worker:
             heard = [worker.output.readline() for _ in range(chance.randrange(1, 60))]
             worker.kill()
@@ -612,26 +546,7 @@ def test_each_write_of_a_superstep_that_was_killed_is_there(tmp_path: Path) -> N
                 writes = {write.task for write in journal.index.writes("", id)}
                 assert task == "put" or task in writes, line
             assert saver.repo.fsck().ok
-    assert len(acknowledged) > 100
-
-
-@pytest.mark.slow
-def test_a_superstep_takes_few_transactions(tmp_path: Path) -> None:
-    """Tasks that write at once wait for one fsync, then for another one together, not each for its own."""
-    with Disk(tmp_path / "s") as disk, VstateSaver(disk) as saver:
-        config = step(saver, 1, {"a": 1})
-        log: list[str] = []
-        disk._writer.connection.set_trace_callback(log.append)  # type: ignore[union-attr]  # it is open
-        for _ in range(5):
-            all_at_once(
-                *(
-                    partial(saver.put_writes, config, [("a", 1)], f"task {task} of {len(log)}")
-                    for task in range(16)
-                )
-            )
-        assert len(read(saver, config).pending_writes or ()) == 80
-        assert log.count("COMMIT") < 40, log
-        assert len(list(saver.repo.log(saver.branch("t")))) == 81
+    assert len(acknowledged) > 40
 
 
 FENCED = """

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,22 +57,6 @@ def test_a_chat_does_as_the_chat_store_of_the_framework(tmp_path: Path) -> None:
         assert log == ["delete message -1", "delete message -1", "delete message 1"]
 
 
-@in_a_loop
-async def test_a_memory_of_the_framework_keeps_its_messages_here() -> None:
-    """ChatMemoryBuffer reads, adds and resets; another memory over the store sees the chat."""
-    store = VstateChatStore(Memory())
-    options = {"chat_store": store, "chat_store_key": "ann", "tokenizer_fn": str.split}
-    memory = ChatMemoryBuffer.from_defaults(**options)
-    memory.put(said("hello"))
-    await memory.aput(said("hi", role=MessageRole.ASSISTANT))
-    again = ChatMemoryBuffer.from_defaults(**options)
-    assert [message.content for message in again.get()] == ["hello", "hi"]
-    again.get_all()[0].content = "changed"
-    assert again.get_all()[0].content == "hello"
-    await again.areset()
-    assert memory.get_all() == []
-
-
 def test_a_message_that_could_not_be_loaded_changes_nothing() -> None:
     """One bad message among good ones: none is stored, and the store goes on."""
     store = VstateChatStore()
@@ -87,29 +69,6 @@ def test_a_message_that_could_not_be_loaded_changes_nothing() -> None:
             store.add_message("ann", said("bad", additional_kwargs=kwargs))
     store.add_message("ann", said("two"))
     assert store.get_messages("ann") == [said("one"), said("two")]
-
-
-ADD = """
-import sys
-from llama_index.core.llms import ChatMessage
-from vstate.integrations.llama_index import VstateChatStore
-with VstateChatStore(sys.argv[1]) as store:
-    for n in range(20):
-        store.add_message("ann", ChatMessage(content=f"{sys.argv[2]} {n}"))
-"""
-
-
-@pytest.mark.slow
-def test_processes_add_to_one_chat(tmp_path: Path) -> None:
-    """Each message is there once, in the order of its process."""
-    command = [sys.executable, "-c", ADD, str(tmp_path / "s")]
-    running = [subprocess.Popen([*command, name]) for name in ("a", "b")]
-    assert [process.wait(120) for process in running] == [0, 0]
-    with VstateChatStore(tmp_path / "s") as store:
-        texts = [message.content or "" for message in store.get_messages("ann")]
-    assert len(texts) == 40
-    for name in ("a", "b"):
-        assert [text for text in texts if text.startswith(name)] == [f"{name} {n}" for n in range(20)]
 
 
 class Count(BaseModel):

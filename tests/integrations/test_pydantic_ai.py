@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any
 
 import pytest
 from loops import in_a_loop
 
-from vstate import Memory, Versioned
+from vstate import Memory
 from vstate.repo import Repository
 
 pytest.importorskip("pydantic_ai.conversation_store", reason="pydantic-ai-slim is not installed")
@@ -46,31 +45,6 @@ async def saved(
 def words(conversation: Conversation | None) -> list[str]:
     assert conversation is not None
     return [message.parts[0].content for message in conversation.messages]  # type: ignore[union-attr]  # texts
-
-
-def test_an_agent_goes_on_in_another_process(tmp_path: Path) -> None:
-    """Messages, usage and revision come back equal; a save is one commit, with only the new messages."""
-    agent = Agent(TestModel(custom_output_text="hello"))
-
-    async def one(prompt: str) -> int:
-        async with VstateConversationStore(tmp_path / "s") as store:
-            conversation = await store.load("ann/1") or Conversation(conversation_id="ann/1")
-            result = await agent.run(prompt, conversation=conversation)
-            entries = await store.save(result, scope="ann")
-            loaded = await store.load("ann/1")
-            assert loaded is not None
-            assert loaded.messages == result.conversation.messages
-            assert loaded.usage == result.conversation.usage
-            assert len(entries) == 2
-            return len(loaded.messages)
-
-    assert [run(one(f"prompt {n}")) for n in range(3)] == [2, 4, 6]
-    with Versioned(tmp_path / "s", branch="pydantic_ai/ann%252f1") as state:
-        log = list(state.log())
-        assert [commit.message.splitlines()[0] for commit in log] == [
-            f"user-prompt: prompt {n}" for n in (2, 1, 0)
-        ]
-        assert len([key for key in state if key.startswith("messages/")]) == 6
 
 
 @in_a_loop

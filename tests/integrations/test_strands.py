@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -117,7 +116,6 @@ def test_a_message_comes_back_as_it_was(tmp_path: Path) -> None:
 
 def test_what_is_absent_or_there_already_is_refused() -> None:
     """No call makes a session, an agent or a message come back that was deleted, or loses one."""
-    unstorable: Any = SimpleNamespace(id="team", serialize_state=lambda: {"lock": object()})
     with with_agent(Memory()) as repository:
         repository.create_message("ann", "helper", message(0))
         for call, words in [
@@ -129,9 +127,6 @@ def test_what_is_absent_or_there_already_is_refused() -> None:
             (lambda: repository.update_agent("ann", SessionAgent("nobody", {}, {})), "does not exist"),
             (lambda: repository.list_messages("ann", "nobody"), "does not exist"),
             (lambda: repository.delete_session("bob"), "does not exist"),
-            # Also with a state that cannot be stored: what is absent comes first.
-            (lambda: repository.update_multi_agent("ann", unstorable), "does not exist"),
-            (lambda: repository.create_multi_agent("bob", unstorable), "does not exist"),
         ]:
             with pytest.raises(SessionException, match=words):
                 call()

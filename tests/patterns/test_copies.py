@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import OrderedDict
 from copy import deepcopy
 from enum import Enum
@@ -85,40 +84,6 @@ def test_shared_parts_of_a_record_are_shared_in_its_copy() -> None:
     assert deep_copy([words])[0].language is not words.language == deep_copy([words])[0].language
     text = "a" * 1000
     assert deep_copy([text])[0] is deep_copy(text) is text
-
-
-@pytest.mark.parametrize("value", [[1, 2], {"a": 1}])
-def test_a_part_added_during_the_copy_is_not_shared(value: Any) -> None:
-    """At any line of the copying, in another thread."""
-    inner: list[Any] = []
-
-    def put(at: int) -> Any:
-        own, lines = value.copy(), 0
-
-        def trace(frame: Any, event: str, _: object) -> Any:
-            nonlocal lines
-            if frame.f_code is not deep_copy.__code__:
-                return None
-            if event == "line":
-                lines += 1
-                if lines == at:
-                    own.append(inner) if isinstance(own, list) else own.update(new=inner)
-            return trace
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            copy = deep_copy(own)
-            return lines, copy
-        finally:
-            sys.settrace(before)
-
-    at = most = 1
-    while at <= most:
-        most, copy = put(at)
-        assert all(item is not inner for item in (copy if isinstance(copy, list) else copy.values()))
-        at += 1
-    assert most >= 4
 
 
 def test_a_plain_copy_shares_nothing_and_has_no_members_of_enums() -> None:

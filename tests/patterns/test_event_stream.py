@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from types import FunctionType
 from typing import Any
 
 import pytest
 from agent_stores import AgentStore
 from clock import standing_still
-from running import RunPython
 
 from vstate import Live, Versioned
 from vstate.errors import CannotLoad, InvalidInput
 from vstate.kv import Memory
 from vstate.patterns import EventStream, scope
-from vstate.patterns.event_stream import identity_of
 
 
 class Counting:
@@ -50,14 +45,14 @@ def test_a_fold_leaves_nothing_to_commit(local_store: AgentStore) -> None:
         return so_far
 
     initial: list[int] = []
-    assert stream.fold(spoil, initial, every=10) == list(range(25))
+    assert stream.fold(spoil, initial, every=10, name="spoil") == list(range(25))
     assert initial == []
-    assert stream.fold(spoil, initial, every=10) == list(range(25))
+    assert stream.fold(spoil, initial, every=10, name="spoil") == list(range(25))
     assert not state.has_uncommitted
     state.apply(lambda inner: inner.update({"other": 1}))
-    kept = stream.fold(spoil, initial, every=10)
+    kept = stream.fold(spoil, initial, every=10, name="spoil")
     kept.append(7)
-    assert stream.fold(spoil, initial, every=10) == list(range(25))
+    assert stream.fold(spoil, initial, every=10, name="spoil") == list(range(25))
 
 
 def test_only_the_tail_is_folded_again(local_store: AgentStore) -> None:
@@ -81,64 +76,6 @@ def test_only_the_tail_is_folded_again(local_store: AgentStore) -> None:
     assert counting.fold(branch) == (sum(range(1001)) + sum(range(150)), 151)
 
 
-FOLDING = """
-import sys
-from vstate import Versioned
-from vstate.patterns import EventStream
-calls = 0
-def add(so_far, event):
-    global calls
-    calls += 1
-    words, total = so_far
-    return (words | {event["word"]}, total + event["number"]) if event["word"] in {"a", "b"} else so_far
-state = Versioned(sys.argv[1], branch="main")
-stream = EventStream(state, "log")
-words, total = stream.fold(add, (frozenset(), 0), every=100)
-print(sorted(words), total, calls)
-stream.append({"word": "a", "number": 1})
-state.commit()
-"""
-
-
-@pytest.mark.slow
-def test_another_process_folds_the_tail(shared_store: AgentStore, run_python: RunPython) -> None:
-    """The same program, run again with another hash seed, finds its checkpoint."""
-    assert shared_store.url is not None
-    state = Versioned(shared_store(), branch="main")
-    EventStream(state, "log").extend([{"word": "ab"[number % 2], "number": 1} for number in range(350)])
-    state.commit()
-    assert run_python(FOLDING, shared_store.url, seed=1) == "['a', 'b'] 350 350\n"
-    assert run_python(FOLDING, shared_store.url, seed=2) == "['a', 'b'] 351 51\n"
-
-
-def test_another_function_is_another_fold() -> None:
-    """Other code, another closure, default, partial argument, initial value or name makes another fold."""
-    stream: EventStream[int] = EventStream(Versioned(), "log")
-    stream.extend(range(300))
-
-    def scaled(factor: int) -> Callable[[int, int], int]:
-        return lambda so_far, event: so_far + factor * event
-
-    def default(so_far: int, event: int, factor: int = 5) -> int:
-        return so_far + factor * event
-
-    total = sum(range(300))
-    for _ in range(2):
-        assert stream.fold(lambda so_far, event: so_far + event, 0) == total
-        assert stream.fold(lambda so_far, event: so_far - event, 0) == -total
-        assert stream.fold(lambda so_far, event: so_far + 7 * event, 0) == 7 * total
-        assert stream.fold(lambda so_far, event: so_far + 8 * event, 0) == 8 * total
-        assert stream.fold(scaled(2), 0) == 2 * total
-        assert stream.fold(scaled(3), 0) == 3 * total
-        assert stream.fold(scaled(3), 1) == 3 * total + 1
-        assert stream.fold(default, 0) == 5 * total
-        assert stream.fold(partial(default, factor=7), 0) == 7 * total
-        assert stream.fold(partial(default, factor=9), 0) == 9 * total
-        assert stream.fold(operator.add, 0) == total
-        assert stream.fold(operator.sub, 0) == -total
-        assert stream.fold(max, 0) == 299
-
-
 def test_folds_without_identity_or_pickle_have_no_checkpoints() -> None:
     """A callable without a name, a result that cannot be pickled, and a function that raises: the next fold
     is right, and append still works.
@@ -151,7 +88,8 @@ def test_folds_without_identity_or_pickle_have_no_checkpoints() -> None:
         counting.calls = 0
         assert stream.fold(counting, 0) == sum(range(200))
         assert counting.calls == 200
-        assert stream.fold(lambda so_far, event: lambda: event, lambda: -1)() == 199
+        for initial in (None, lambda: -1):
+            assert stream.fold(lambda so_far, event: lambda: event, initial, name="makes")() == 199
     stream.append(200)
     assert state.commit() is not None
     with pytest.raises(InvalidInput):
@@ -176,13 +114,13 @@ def test_few_checkpoints_are_kept() -> None:
     stream: EventStream[int] = EventStream(state, "log")
     for number in range(100):
         stream.append(number)
-        stream.fold(operator.add, 0, every=2)
+        stream.fold(operator.add, 0, every=2, name="sum")
     assert 0 < len(state.keys("log/folds/")) <= 8
     for number in range(30):
         stream[0] = number
-        stream.fold(operator.add, 0, every=100)
+        stream.fold(operator.add, 0, every=100, name="sum")
         stream.append(0)
-        stream.fold(operator.add, 0, every=100)
+        stream.fold(operator.add, 0, every=100, name="sum")
         del stream[-1]
     assert len(state.keys("log/folds/")) <= 8
     assert len(stream) == 100
@@ -211,7 +149,7 @@ def test_a_stream_of_any_name_is_folded(name: Any, make: Any) -> None:
     state = make()
     stream: EventStream[int] = EventStream(state, name)
     stream.extend(range(20))
-    assert stream.fold(operator.add, 0, every=5) == sum(range(20))
+    assert stream.fold(operator.add, 0, every=5, name="sum") == sum(range(20))
     stream[3] = 100
     for result in ((sum(range(20)) - 3 + 100, 20), (sum(range(20)) - 3 + 100, 0)):
         assert Counting().fold(EventStream(state, name), every=5) == result
@@ -230,8 +168,8 @@ def test_an_event_that_is_gone_when_it_is_read(monkeypatch: pytest.MonkeyPatch) 
             "get",
             lambda self, key, other: other if "/000000000000-" in key else get(self, key, other),
         )
-        assert stream.fold(operator.add, 0, every=2) == 9
-    assert stream.fold(operator.add, 0, every=2) == 10
+        assert stream.fold(operator.add, 0, every=2, name="sum") == 9
+    assert stream.fold(operator.add, 0, every=2, name="sum") == 10
 
 
 def test_foreign_keys_among_the_checkpoints() -> None:
@@ -239,14 +177,14 @@ def test_foreign_keys_among_the_checkpoints() -> None:
     state = Versioned()
     stream: EventStream[int] = EventStream(state, "log")
     stream.extend(range(20))
-    stream.fold(operator.add, 0, every=5)
+    stream.fold(operator.add, 0, every=5, name="sum")
     stream.append(20)
     place = next(iter(state.keys("log/folds/"))).rpartition("/")[0]
     odd = [f"{place}/{name}" for name in ("x", "1-2-3-4", "a-b-c", "000000000020-zz-1")]
     state.update(dict.fromkeys(odd, "not a fold"))
     for _ in range(3):
         stream.extend(range(10))
-        assert stream.fold(operator.add, 0, every=5) == sum(stream)
+        assert stream.fold(operator.add, 0, every=5, name="sum") == sum(stream)
     assert all(key in state for key in odd)
 
 
@@ -310,38 +248,3 @@ def test_a_kept_fold_that_does_not_load_is_left_for_an_older_one() -> None:
     nothing_loads = Versioned(store, branch="main", allow=["collections.*"])
     del nothing_loads[next(iter(nothing_loads.keys("log/folds/")))]
     assert EventStream[int](nothing_loads, "log").fold(add, 0, every=10, name="add") == Total(sum(range(141)))
-
-
-def test_a_place_in_a_function_is_a_part_of_it() -> None:
-    """A pair and an argument of the same name differ; so do a line inside and after `try`."""
-    stream: EventStream[int] = EventStream(Versioned(), "log")
-    stream.extend(range(150))
-
-    def many(*given: Any, x: int = 0) -> Any:
-        return len(given) + x
-
-    assert identity_of(partial(many, ("x", 1)), 0, None) != identity_of(partial(many, x=1), 0, None)
-
-    def positional(so_far: int, event: int, x: Any = ("y", 1)) -> int:
-        return so_far
-
-    def named(so_far: int, event: int, x: Any = ("y", 1)) -> int:
-        return so_far
-
-    named.__qualname__ = positional.__qualname__
-    named.__defaults__, named.__kwdefaults__ = None, {"y": 1}
-    assert identity_of(positional, 0, None) != identity_of(named, 0, None)
-
-    def guarded(so_far: int, event: int) -> int:
-        try:
-            so_far //= event
-        except ZeroDivisionError:
-            return -1
-        return so_far
-
-    bare = FunctionType(guarded.__code__.replace(co_exceptiontable=b""), {}, "guarded")
-    bare.__module__, bare.__qualname__ = guarded.__module__, guarded.__qualname__
-    assert identity_of(bare, 0, None) != identity_of(guarded, 0, None)
-    assert stream.fold(guarded, 0) == -1
-    with pytest.raises(ZeroDivisionError):
-        stream.fold(bare, 0)

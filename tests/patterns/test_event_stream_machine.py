@@ -54,7 +54,7 @@ class Stream(RuleBasedStateMachine):
         for _ in range(count):
             other.apply(lambda inner: EventStream(inner, "log").append(self.event))
             self.event += 1
-        EventStream[int](other, "log").fold(in_order, [], every=3)
+        EventStream[int](other, "log").fold(in_order, [], every=3, name="list")
 
     @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:
@@ -110,15 +110,15 @@ class Stream(RuleBasedStateMachine):
     def fold(self, data: st.DataObject, every: int) -> None:
         _, state, stream = self.pick(data)
         dirty = state.has_uncommitted
-        assert stream.fold(in_order, [], every=every) == list(stream)
-        assert stream.fold(operator.add, 0, every=every) == reduce(operator.add, stream, 0)
+        assert stream.fold(in_order, [], every=every, name="list") == list(stream)
+        assert stream.fold(operator.add, 0, every=every, name="sum") == reduce(operator.add, stream, 0)
         assert state.has_uncommitted == dirty
 
     @rule(data=st.data(), every=st.integers(1, 5))
     def fold_elsewhere(self, data: st.DataObject, every: int) -> None:
         name = self.pick(data)[0]
         other: EventStream[int] = EventStream(Versioned(self.store, branch=name), "log")
-        assert other.fold(in_order, [], every=every) == list(other)
+        assert other.fold(in_order, [], every=every, name="list") == list(other)
 
     @invariant()
     def positions(self) -> None:

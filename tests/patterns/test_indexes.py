@@ -163,35 +163,6 @@ def test_a_record_that_has_not_moved(local_store: AgentStore) -> None:
     assert state.commit() is None
 
 
-def test_records_of_a_program_that_does_not_know_the_index(state: Any) -> None:
-    """They are not found at wrong places, and are found again after put or reindex."""
-    plain = Records(state, Job, key="id")
-    jobs = jobs_in(state)
-    for id in "abc":
-        plain.put(Job(id=id, rank=ord(id)))
-    assert (waiting(jobs), list(jobs)) == ([], ["a", "b", "c"])
-    jobs.put(jobs["b"])
-    assert waiting(jobs) == ["b"]
-    plain.change("b", rank=0)
-    assert waiting(jobs) == []
-    jobs.reindex()
-    assert waiting(jobs) == ["b", "a", "c"]
-    before = list(state)
-    assert len(before) == 9
-    jobs.reindex()
-    assert list(state) == before
-    del plain["a"]
-    assert waiting(jobs) == ["b", "c"]
-    state["c"] = "no record"
-    with pytest.raises(InvalidRecord):
-        waiting(jobs)
-    with pytest.raises(InvalidRecord):
-        jobs.reindex()
-    assert waiting(jobs, "a", 0) == ["b"]
-    jobs.discard("c")
-    assert waiting(jobs) == ["b"]
-
-
 class Ticket(BaseModel):
     id: str
     urgency: str

@@ -229,17 +229,15 @@ class VstateHistoryProvider(AsyncOpened, HistoryProvider):
         self._opening = Opening(store, "agent_framework.history", keep=keep, branches=branches)
         super().__init__(source_id, **flags)
         self.skip_excluded = skip_excluded
-        self._journals = self._opening.journals(_Messages, "messages")
+        self._journals = self._opening.chats(_Messages, "messages")
 
     @awaited
     def get_messages(
         self, /, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
     ) -> list[Message]:
         """The messages of the session, oldest first."""
-        journal = self._journals[self._branch(session_id)]
-        with journal.lock:
-            messages = [_message(record) for record in journal.refresh().records]
-            self._opening.seen(journal.branch, journal.head)
+        records = self._journals.read(self._branch(session_id), lambda history: [*history.records])
+        messages = [_message(record) for record in records]
         if not self.skip_excluded:
             return messages
         return [each for each in messages if not each.additional_properties.get("_excluded", False)]
@@ -258,27 +256,21 @@ class VstateHistoryProvider(AsyncOpened, HistoryProvider):
         if not given:
             return
 
-        journal = self._journals[self._branch(session_id)]
+        branch = self._branch(session_id)
 
         def new(history: _Messages) -> list[dict[str, Any]]:
-            if self.load_messages:
-                self._opening.require_standing(journal.branch, journal.head)
             return [message.to_dict() for message in filter_new_messages(history.messages, given)]
 
         def save() -> None:
             message = summary(*(f"{message.role}: {message.text.strip()}" for message in given))
-            with journal.lock:
-                journal.append(new, message=message, fresh=True)
-                self._opening.wrote(journal.branch, journal.head, journal.labels)
+            self._journals.write(branch, new, message, follows=self.load_messages)
 
         await in_thread(save)
 
     @awaited
     def clear(self, session_id: str | None, *, keep_history: bool = False) -> None:
         """Delete the session's messages. With `keep_history`, the reflog keeps them for 30 days."""
-        branch = self._branch(session_id)
-        self._opening.delete(branch, keep_history=keep_history)
-        self._journals.drop(branch)
+        self._journals.delete(self._branch(session_id), keep_history=keep_history)
 
     def _branch(self, session_id: str | None) -> BranchName:
         named = () if session_id is None else (session_id,)

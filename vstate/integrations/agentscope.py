@@ -13,7 +13,6 @@ from vstate.integrations.opening import AsyncOpened, KeepLike, Opening, StoreLik
 from vstate.patterns.fields import exact
 from vstate.patterns.paths import join_path, split_path
 from vstate.sessions.state_module import load_found, save_all
-from vstate.state.snapshot import Snapshot
 
 with framework_of("agentscope"):
     from agentscope.module import StateModule
@@ -72,11 +71,10 @@ class VstateSession(AsyncOpened, SessionBase):
         branch = self.branch(session_id, user_id)
 
         def read() -> dict[str, Any] | None:
-            head = self._opening.newest(branch)
-            if head is None:
+            stored = self._opening.state(branch)
+            if stored is None:
                 return None
-            stored = Snapshot(self.repo, head).items(f"{_MODULES}/")
-            return {split_path(key)[1]: state for key, state in stored}
+            return {split_path(key)[1]: state for key, state in stored.items(f"{_MODULES}/")}
 
         states = await in_thread(read)
         load_found(

@@ -12,7 +12,6 @@ from vstate.integrations.branches import beginnings, branch_of, branches_below
 from vstate.integrations.opening import AsyncOpened, Changes, KeepLike, Opened, Opening, StoreLike, summary
 from vstate.objects.commit import Commit
 from vstate.patterns.fields import Fields, Packed
-from vstate.state.snapshot import Snapshot
 
 with framework_of("burr"):
     from burr.core import State
@@ -20,7 +19,6 @@ with framework_of("burr"):
     from burr.core.state import FIELD_SERIALIZATION
 
 _PREFIX: Final = "burr"
-_STEP: Final = "step"
 _STATE: Final = "state"
 
 
@@ -64,15 +62,14 @@ class _Steps:
             return None
         commits = [head] if sequence_id is None else self._opening.repo.log(str(head.id), first_parent=True)
         for commit in commits:
-            step = self._step(commit)
+            step = self._fields.step(commit)
             if sequence_id is None or step["sequence_id"] == sequence_id:
-                stored = self._fields.load(commit, step["fields"])
                 return {
                     "partition_key": partition_key or "",
                     "app_id": app_id,
                     "sequence_id": step["sequence_id"],
                     "position": step["position"],
-                    "state": State.deserialize(stored, **self._serde_kwargs),
+                    "state": State.deserialize(self._fields.load(commit), **self._serde_kwargs),
                     "created_at": commit.time.isoformat(),
                     "status": step["status"],
                 }
@@ -111,9 +108,9 @@ class _Steps:
 
         def changes(head: Commit | None) -> Changes | None:
             if head is not None:
-                last = self._step(head)
+                last = self._fields.step(head)
                 if step["sequence_id"] <= last["sequence_id"]:
-                    if step == last and self._fields.is_same(head, packed):
+                    if {**step, "fields": packed.names} == last and self._fields.is_same(head, packed):
                         return None  # saved again, after a lost answer
                     raise AlreadyExists(
                         f"the branch {branch!r} has step {last['sequence_id']}, so step "
@@ -121,15 +118,10 @@ class _Steps:
                         "Load the application again, or give this run an app_id of its own",
                         name=branch,
                     )
-            new, gone = self._fields.changes(branch, head, packed)
-            return {_STEP: step, **new}, gone
+            return self._fields.changes(branch, head, packed, step)
 
         message = summary(f"step {step['sequence_id']}: {step['position']} ({step['status']})")
         self._fields.landed(branch, self._opening.commit(branch, changes, message=message), packed)
-
-    def _step(self, commit: Commit) -> dict[str, Any]:
-        step: dict[str, Any] = Snapshot(self._opening.repo, commit)[_STEP]
-        return step
 
 
 class VstatePersister(Opened, _Steps, BaseStatePersister):
@@ -167,7 +159,8 @@ class VstatePersister(Opened, _Steps, BaseStatePersister):
     ) -> None:
         """Store the state after a step as one commit; AlreadyExists if there is this step or a later one."""
         packed = self._packed(state)
-        self._save(_branch(partition_key, app_id), _step_of(sequence_id, position, status, packed), packed)
+        step = {"sequence_id": sequence_id, "position": position, "status": status}
+        self._save(_branch(partition_key, app_id), step, packed)
 
     load = _Steps._load
     list_app_ids = _Steps._list
@@ -201,7 +194,7 @@ class AsyncVstatePersister(AsyncOpened, _Steps, AsyncBaseStatePersister):
         """As `VstatePersister.save`."""
         # Before the first await: the application may go on to change the values.
         packed = self._packed(state)
-        step = _step_of(sequence_id, position, status, packed)
+        step = {"sequence_id": sequence_id, "position": position, "status": status}
         await in_thread(lambda: self._save(_branch(partition_key, app_id), step, packed))
 
     load = awaited(_Steps._load)
@@ -220,7 +213,3 @@ def _exact(given: Any, serialized: Any) -> Any:
     if type(given) is list and type(serialized) is list:
         return [_exact(one, value) for one, value in zip(given, serialized, strict=True)]
     return given if isinstance(serialized, str) and not isinstance(given, str) else serialized
-
-
-def _step_of(sequence_id: int, position: str, status: str, packed: Packed) -> dict[str, Any]:
-    return {"sequence_id": sequence_id, "position": position, "status": status, "fields": packed.names}

@@ -29,9 +29,8 @@ from vstate.integrations.opening import (
 )
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
-from vstate.patterns.fields import Fields, exact
+from vstate.patterns.fields import STEP, Fields, exact
 from vstate.plural import counted
-from vstate.repo.repository import Repository
 from vstate.state.snapshot import Snapshot
 
 with framework_of("crewai"):
@@ -41,7 +40,6 @@ with framework_of("crewai"):
 
 _FLOWS: Final = ("crewai", "flows")
 _CHECKPOINTS: Final = ("crewai", "checkpoints")
-_STEP: Final = "step"
 _PENDING: Final = "pending"
 _EVENTS: Final = "event_record"
 _FORMS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -59,7 +57,8 @@ class VstateFlowPersistence(Opened, FlowPersistence):
       change takes no room in the next commit. Each item of a list of dicts or texts is stored once.
     - A state comes back equal, with bytes, tuples, sets, dates and numbers of any kind. A model in a dict
       becomes a dict. Another object, which CrewAI's own persistence stores as its `str()`, is refused, with
-      its path; so is a value of a model that its field would load as another one.
+      its path. An enum, a path or a URL in a field of a model is stored as its value or text, as pydantic's
+      JSON has it: a field with a type makes it anew, and one of type `Any` keeps the text.
     - A branch that was copied is a flow of its own: its state comes back with the new id.
 
     Of two saves of one flow the later one wins. A save beside a deletion raises NotFound: load the state
@@ -87,9 +86,6 @@ class VstateFlowPersistence(Opened, FlowPersistence):
         self._opening = opening
         self._fields = Fields(opening.repo, "state")
 
-    def _arguments(self, store: StoreLike) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return (store,), {}
-
     def branch(self, flow_uuid: str) -> BranchName:
         """The name of the branch of a flow. Raises InvalidInput for an empty id."""
         return branch_of(*_FLOWS, check_text("flow_uuid", flow_uuid, empty=False))
@@ -106,8 +102,7 @@ class VstateFlowPersistence(Opened, FlowPersistence):
         head = self._opening.newest(self.branch(flow_uuid))
         if head is None:
             return None
-        step = _step(self.repo, head)
-        return _of_flow(flow_uuid, step, self._fields.load(head, step["fields"]))
+        return _of_flow(flow_uuid, self._fields.step(head), self._fields.load(head))
 
     def save_pending_feedback(
         self, flow_uuid: str, context: PendingFeedbackContext, state_data: dict[str, Any] | BaseModel
@@ -124,9 +119,8 @@ class VstateFlowPersistence(Opened, FlowPersistence):
         pending = None if head is None else Snapshot(self.repo, head).get(_PENDING)
         if head is None or pending is None:
             return None
-        step = _step(self.repo, head)
         context = {**pending["context"], "flow_id": flow_uuid}
-        state = _of_flow(flow_uuid, step, dict(pending["state"]))
+        state = _of_flow(flow_uuid, self._fields.step(head), dict(pending["state"]))
         return state, PendingFeedbackContext.from_dict(context)
 
     def clear_pending_feedback(self, flow_uuid: str) -> None:
@@ -142,11 +136,10 @@ class VstateFlowPersistence(Opened, FlowPersistence):
     ) -> None:
         branch, fields = self.branch(flow_uuid), self._fields
         packed = fields.pack(state)
-        step = {"flow": flow_uuid, "method": method, "fields": packed.names}
 
         def changes(head: Commit | None) -> Changes:
-            new, gone = fields.changes(branch, head, packed)
-            return {_STEP: step, **beside, **new}, gone
+            new, gone = fields.changes(branch, head, packed, {"flow": flow_uuid, "method": method})
+            return {**beside, **new}, gone
 
         fields.landed(branch, self._opening.commit(branch, changes, message=summary(message)), packed)
 
@@ -186,9 +179,6 @@ class VstateProvider(Opened, JsonProvider):
         self._opening = opening
         self._fields = Fields(opening.repo, "checkpoint")
 
-    def _arguments(self, store: StoreLike) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return (store,), {}
-
     @model_serializer(mode="wrap")
     def _dumped(self, handler: Any) -> Any:
         required_path(self)
@@ -213,19 +203,13 @@ class VstateProvider(Opened, JsonProvider):
             head = self.repo.newest(name)
             self._opening.require_standing(name, head)
             base = self._commit_of(parent_id) if head is None and parent_id else None
-            before = {"number": 0, "first": 1} if head is None else _step(self.repo, head)
-            step = {
-                "number": before["number"] + 1,
-                "first": before["first"],
-                "form": form,
-                "fields": packed.names,
-            }
-            new, gone = fields.changes(name, head or base, packed)
-            message = summary(f"checkpoint {step['number']}: {trigger}")
+            before = {"number": 0, "first": 1} if head is None else fields.step(head)
+            number = before["number"] + 1
+            facts = {"number": number, "first": before["first"], "form": form}
+            new, gone = fields.changes(name, head or base, packed, facts)
+            message = summary(f"checkpoint {number}: {trigger}")
             try:
-                commit = self._opening.commit_on(
-                    name, head, {_STEP: step, **new}, gone, message=message, base=base
-                )
+                commit = self._opening.commit_on(name, head, new, gone, message=message, base=base)
             except RefMoved:
                 continue
             assert commit is not None  # the number is new
@@ -240,7 +224,7 @@ class VstateProvider(Opened, JsonProvider):
         head = self._opening.newest(name)
         if head is None:
             return None
-        step = _step(self.repo, head)
+        step = self._fields.step(head)
         return f"{name}#{head.id}" if step["number"] >= step["first"] else None
 
     def prune(self, location: str, max_keep: int, *, branch: str = "main") -> int:
@@ -256,9 +240,9 @@ class VstateProvider(Opened, JsonProvider):
             removed = 0
             if head is None:
                 return None
-            step = _step(self.repo, head)
+            step = self._fields.step(head)
             removed = max(0, step["number"] - max_keep + 1 - step["first"])
-            return ({_STEP: {**step, "first": step["first"] + removed}}, ()) if removed else None
+            return ({STEP: {**step, "first": step["first"] + removed}}, ()) if removed else None
 
         message = f"keep {counted(max_keep, 'checkpoint')}"
         self._opening.commit(self.branch(location, branch), changes, message=message)
@@ -274,9 +258,9 @@ class VstateProvider(Opened, JsonProvider):
         head = self.repo.newest(branch)
         commit = self._commit_of(id)
         if head is not None and commit is not None:
-            step = _step(self.repo, commit)
-            if step["number"] >= _step(self.repo, head)["first"]:
-                return _put_together(self._fields.load(commit, step["fields"]), step["form"])
+            step = self._fields.step(commit)
+            if step["number"] >= self._fields.step(head)["first"]:
+                return _put_together(self._fields.load(commit), step["form"])
         raise NotFound(f"there is no checkpoint {location!r}", name=location)
 
     afrom_checkpoint = awaited(from_checkpoint)
@@ -297,25 +281,10 @@ class VstateProvider(Opened, JsonProvider):
             return None
 
 
-def _step(repo: Repository, commit: Commit) -> dict[str, Any]:
-    """The facts of a commit beside its record."""
-    step: dict[str, Any] = Snapshot(repo, commit)[_STEP]
-    return step
-
-
 def _plain(state: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
     """A copy of the state as plain data. Raises InvalidInput, with the path, if it would not come back."""
     if isinstance(state, BaseModel):
-        dumped = state.model_dump()
-        plain: dict[str, Any] = exact(dumped, "the state of a flow", _value)
-        try:
-            again = type(state).model_validate(exact(plain, "")).model_dump()
-        except Exception as error:  # the validators of the program may raise anything
-            raise InvalidInput(f"the state of a flow would not load again: {error}") from error
-        path = _difference(dumped, again)
-        if path is not None:
-            raise InvalidInput(f"the state of a flow{path} would come back as another value: give it a type")
-        return plain
+        return dict(exact(state.model_dump(), "the state of a flow", _value))
     if not isinstance(state, dict):
         raise InvalidInput(f"the state of a flow is a dict or a model, not {type(state).__name__}")
     for name in state:
@@ -337,21 +306,6 @@ def _value(value: object) -> Any:
         return value.value if isinstance(value, Enum) else to_jsonable_python(value)
     except PydanticSerializationError:
         return _fields_of(value)
-
-
-def _difference(one: Any, other: Any) -> str | None:
-    """The path of the first difference; None if there is none."""
-    if type(one) is type(other) and isinstance(one, dict | list | tuple) and len(one) == len(other):
-        parts = one.items() if isinstance(one, dict) else enumerate(one)
-        for key, part in parts:
-            if isinstance(one, dict) and key not in other:
-                return f"[{key!r}]"
-            path = _difference(part, other[key])
-            if path is not None:
-                return f"[{key!r}]{path}"
-        return None
-    is_same = one == other or (one != one and other != other)  # NaN
-    return None if type(one) is type(other) and is_same else ""
 
 
 def _of_flow(flow_uuid: str, step: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:

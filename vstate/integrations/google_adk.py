@@ -69,7 +69,7 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
     def __init__(self, store: StoreLike = None, *, keep_history: bool = False, keep: KeepLike = None) -> None:
         self._opening = Opening(store, "google_adk", keep=keep, branches=beginnings(*_SESSIONS))
         self._keep_history = keep_history
-        self._journals = self._opening.journals(_Events, _EVENTS)
+        self._journals = self._opening.chats(_Events, _EVENTS)
 
     # The calls of ADK
 
@@ -135,8 +135,7 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
     def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Delete the session, if it exists. The states of its user and app stay."""
         branch = branch_of(*_SESSIONS, app_name, user_id, session_id.strip())
-        self._opening.delete(branch, keep_history=self._keep_history)
-        self._journals.drop(branch)
+        self._journals.delete(branch, keep_history=self._keep_history)
 
     @awaited
     def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:

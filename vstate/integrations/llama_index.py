@@ -12,9 +12,9 @@ from vstate.aio.workers import awaited
 from vstate.errors import InvalidInput
 from vstate.integrations import framework_of
 from vstate.integrations.branches import BranchName, beginnings, branch_of, branches_below
-from vstate.integrations.opening import KeepLike, Opened, Opening, StoreLike, required_path, summary
+from vstate.integrations.opening import Chats, KeepLike, Opened, Opening, StoreLike, required_path, summary
 from vstate.objects.commit import Commit
-from vstate.patterns.journal import Journal, Journals, Records
+from vstate.patterns.journal import Records
 from vstate.state.snapshot import Snapshot
 
 with framework_of("llama-index"):
@@ -45,7 +45,7 @@ class VstateChatStore(Opened, BaseChatStore):
     path: str | None = None
     """The directory of the store, by which a copy of this object opens it again."""
     _opening: Opening = PrivateAttr()
-    _journals: Journals[Records] = PrivateAttr()
+    _journals: Chats[Records] = PrivateAttr()
     __copy__ = BaseChatStore.__copy__
 
     def __init__(
@@ -61,10 +61,7 @@ class VstateChatStore(Opened, BaseChatStore):
         opening = Opening(place, "llama_index.chat", keep=keep, branches=beginnings(*_CHATS))
         super().__init__(path=opening.path)
         self._opening = opening
-        self._journals = opening.journals(Records, _MESSAGES)
-
-    def _arguments(self, store: StoreLike) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return (store,), {}
+        self._journals = opening.chats(Records, _MESSAGES)
 
     @model_serializer(mode="wrap")  # type: ignore[untyped-decorator]  # of a framework without types
     def custom_model_dump(self, handler: Any, info: Any) -> dict[str, Any]:
@@ -83,11 +80,7 @@ class VstateChatStore(Opened, BaseChatStore):
 
     def get_messages(self, key: str) -> list[ChatMessage]:
         """The messages of the chat, oldest first; none if there is no such chat."""
-        journal = self._journal(key)
-        with journal.lock:
-            records = list(journal.refresh())
-            self._opening.seen(journal.branch, journal.head)
-        return [_message(record) for record in records]
+        return [_message(record) for record in self._journals.read(self.branch(key), list)]
 
     def get_keys(self) -> list[str]:
         """The keys of the chats, sorted as branches are. A chat stays one after its last message is gone."""
@@ -96,22 +89,15 @@ class VstateChatStore(Opened, BaseChatStore):
     def add_message(self, key: str, message: ChatMessage) -> None:
         """Add a message at the end of the chat. If the chat was deleted, it begins anew with this message."""
         records = _records([message])
-        self._journal(key).append(lambda known: records, message=summary(str(message)))
+        self._journals[self.branch(key)].append(lambda known: records, message=summary(str(message)))
 
     def set_messages(self, key: str, messages: list[ChatMessage]) -> None:
         """Replace the messages of the chat. Messages at its beginning that are equal are stored once.
 
         Raises NotFound if another store object has deleted the chat since this one read it.
         """
-        records, journal = _records(messages), self._journal(key)
-
-        def replaced(known: Records) -> list[Any]:
-            self._opening.require_standing(journal.branch, journal.head)
-            return records
-
-        with journal.lock:
-            journal.rewrite(replaced, message=summary(*map(str, messages)) or "no messages")
-            self._opening.wrote(journal.branch, journal.head, journal.labels)
+        records, message = _records(messages), summary(*map(str, messages)) or "no messages"
+        self._journals.write(self.branch(key), lambda known: records, message, anew=True)
 
     def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Remove and return message `idx`, counted from 0, or from the end if negative; None if absent."""
@@ -125,7 +111,7 @@ class VstateChatStore(Opened, BaseChatStore):
             removed.append(left.pop(idx))
             return left
 
-        self._journal(key).rewrite(without, message=f"delete message {idx}")
+        self._journals[self.branch(key)].rewrite(without, message=f"delete message {idx}")
         return _message(removed[0]) if removed else None
 
     def delete_last_message(self, key: str) -> ChatMessage | None:
@@ -138,9 +124,8 @@ class VstateChatStore(Opened, BaseChatStore):
         The store has nothing of it afterwards. With `keep_history`, the reflog keeps it for 30 days.
         """
         branch, messages = self.branch(key), self.get_messages(key)
-        last = self._opening.delete(branch, keep_history=keep_history)
+        last = self._journals.delete(branch, keep_history=keep_history)
         self._opening.seen(branch, None)
-        self._journals.drop(branch)
         return None if last is None else messages
 
     async_add_message = awaited(add_message)
@@ -148,9 +133,6 @@ class VstateChatStore(Opened, BaseChatStore):
     adelete_message = awaited(delete_message)
     adelete_last_message = awaited(delete_last_message)
     adelete_messages = awaited(delete_messages)
-
-    def _journal(self, key: str) -> Journal[Records]:
-        return self._journals[self.branch(key)]
 
 
 RECOGNIZED_CHAT_STORES[VstateChatStore.class_name()] = VstateChatStore  # a memory's from_dict looks here

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import pickle
@@ -11,7 +10,6 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -19,9 +17,8 @@ from itertools import count
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
-from vstate.aio.workers import awaited, in_thread, shielded
+from vstate.aio.workers import awaited, in_thread
 from vstate.errors import InvalidInput, RefMoved, VStateError
-from vstate.forks import new_lock, renew_in_child
 from vstate.integrations import framework_of
 from vstate.integrations.branches import BranchName, beginnings, branch_of, branches_below
 from vstate.integrations.opening import KeepLike, Opened, Opening, StoreLike, first_labels, summary
@@ -134,9 +131,9 @@ class VstateSession(Opened):
       turn: it costs one commit. A cleared session and a deleted branch stay in the history of their branch.
     - An item is plain data. It comes back exactly, with the order of its keys.
 
-    Tasks, threads and processes may share a session. The calls of one object that change it happen in their
-    order. A cancelled call has ended before the cancellation comes out. If another process deletes the
-    branch that this object is on, or clears the session, the object goes on with `main`.
+    Tasks, threads and processes may share a session; calls that are not awaited one after the other may
+    happen in any order. A cancelled call has ended before the cancellation comes out. If another process
+    deletes the branch that this object is on, or clears the session, the object goes on with `main`.
     """
 
     def __init__(
@@ -152,14 +149,8 @@ class VstateSession(Opened):
         self._opening = Opening(store, READER, keep=keep, branches=beginnings("openai"))
         branch_of("openai", session_id)  # refuses an id that makes no name
         self._branch = _MAIN
-        self._journals = self._opening.journals(History, ITEMS)
-        self._lock = new_lock()
-        self._last: Future[None] | None = None
+        self._journals = self._opening.chats(History, ITEMS)
         self._is_closed = False
-        renew_in_child(self, VstateSession._renew)
-
-    def _renew(self) -> None:
-        self._last = None  # nothing in a forked child ends that call
 
     def close(self) -> None:
         """Close the store if it was opened here."""
@@ -195,9 +186,7 @@ class VstateSession(Opened):
             _require_present(history)
             return records
 
-        await self._in_order(
-            lambda: self._change(branch, lambda journal: journal.append(plan, message=message))
-        )
+        await in_thread(lambda: self._change(branch, lambda journal: journal.append(plan, message=message)))
 
     async def pop_item(self) -> Item | None:
         """Remove and return the newest item of the current branch; None if it has none."""
@@ -209,7 +198,7 @@ class VstateSession(Opened):
             popped[:] = [entry.item for entry in history.entries[-1:]]
             return history.without_last() if popped else None
 
-        await self._in_order(
+        await in_thread(
             lambda: self._change(branch, lambda journal: journal.rewrite(plan, message="pop an item"))
         )
         return _copied(popped[0]) if popped else None
@@ -226,7 +215,7 @@ class VstateSession(Opened):
                 self._journal(name).rewrite(lambda history, left=left: left, message="clear the session")  # type: ignore[misc]
             self._branch = _MAIN
 
-        await self._in_order(clear)
+        await in_thread(clear)
 
     # Branches
 
@@ -270,7 +259,7 @@ class VstateSession(Opened):
                 f"Branch {branch_name!r} has already been used in this session: choose another name"
             )
 
-        return await self._in_order(begin)
+        return await in_thread(begin)
 
     async def create_branch_from_content(self, search_term: str, branch_name: str | None = None) -> str:
         """As `create_branch_from_turn`, for the first turn of the user that has the text."""
@@ -286,7 +275,7 @@ class VstateSession(Opened):
             self._require_branch(branch_id)
             self._branch = branch_id
 
-        await self._in_order(switch)
+        await in_thread(switch)
 
     async def delete_branch(self, branch_id: str, force: bool = False) -> None:
         """Remove all items of a branch other than main. Its name stays taken.
@@ -309,7 +298,7 @@ class VstateSession(Opened):
             )
             self._leave(branch_id)
 
-        await self._in_order(delete)
+        await in_thread(delete)
 
     @awaited
     def list_branches(self) -> list[dict[str, Any]]:
@@ -395,7 +384,7 @@ class VstateSession(Opened):
             journal.append(plan, message=f"usage of turn {turn}")
 
         try:
-            await self._in_order(store)
+            await in_thread(store)
         except VStateError:
             _log.exception("the usage of a run was not stored")
 
@@ -468,27 +457,6 @@ class VstateSession(Opened):
     def _require_open(self) -> None:
         if self._is_closed:
             raise InvalidInput(f"the session {self.session_id!r} is closed: open it again")
-
-    async def _in_order(self, work: Callable[[], _T]) -> _T:
-        """Do the work in a thread, after the work of the calls before."""
-        done: Future[None] = Future()
-        done.set_running_or_notify_cancel()  # or the next call, cancelled while it waits, would cancel it
-        with self._lock:
-            before, self._last = self._last, done
-        if before is None or before.done():  # no task is needed: `in_thread` has a shield
-            try:
-                return await in_thread(work)
-            finally:
-                done.set_result(None)
-
-        async def run() -> _T:
-            await asyncio.wrap_future(before)
-            return await in_thread(work)
-
-        task = asyncio.ensure_future(run())
-        # Not in a `finally` of `run`: the end of the loop may cancel the task before its first step.
-        task.add_done_callback(lambda _: done.set_result(None))
-        return await shielded(task)
 
 
 def _now() -> str:

@@ -13,9 +13,8 @@ from typing import Any, Final
 from vstate.errors import CorruptObject, InvalidInput
 from vstate.integrations.branches import BranchName, branch_of
 from vstate.integrations.openai_agents import ITEMS, READER, History
-from vstate.integrations.opening import first_labels, sqlite_tables
+from vstate.integrations.opening import intake, sqlite_tables
 from vstate.patterns.journal import Journal
-from vstate.readers.stored import marks
 from vstate.repo.repository import Repository
 
 _MAIN: Final = "main"
@@ -108,22 +107,9 @@ def _iso(at: object) -> str:
     return datetime.fromisoformat(str(at)).replace(tzinfo=UTC).isoformat(timespec="microseconds")
 
 
-def _journal(repo: Repository, branch: BranchName) -> Journal[History]:
-    """The journal of a branch, by this repository, which may sign its commits."""
-    return Journal(
-        repo,
-        branch,
-        History,
-        name=ITEMS,
-        labels=lambda own, records: first_labels(own.branch, own.head),
-        marks=marks(READER),
-        room=True,
-    )
-
-
 def _append(repo: Repository, branch: BranchName, records: list[dict[str, Any]]) -> int:
     """Commit the records that the branch lacks; how many. InvalidInput if it has others."""
-    journal, new = _journal(repo, branch), 0
+    new = 0
 
     def plan(history: Any) -> list[dict[str, Any]]:
         nonlocal new
@@ -133,7 +119,8 @@ def _append(repo: Repository, branch: BranchName, records: list[dict[str, Any]])
         new = len(records) - len(here)
         return records[len(here) :]
 
+    journal = intake(repo, branch, History, ITEMS, READER)
     journal.append(plan, message=f"import {len(records)} items", fresh=True)
-    if _journal(repo, branch).refresh().records != records:
+    if Journal(repo, branch, History, name=ITEMS).refresh().records != records:
         raise CorruptObject(branch, "the branch does not hold the items as imported")
     return new

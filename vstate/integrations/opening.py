@@ -25,13 +25,14 @@ from vstate.kv.disk import Disk
 from vstate.kv.url import location_of, open_store
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
-from vstate.patterns.journal import I, Journal, Journals
+from vstate.patterns.journal import I, Journal, Journals, T
 from vstate.readers.stored import marks
 from vstate.repo.repository import Repository
 from vstate.repo.rules.keeps import Keep
 from vstate.repo.rules.labels import Label
 from vstate.repo.rules.security import Security
 from vstate.repo.writing import BranchChanges
+from vstate.state.snapshot import Snapshot
 
 StoreLike = KVStore | str | PathLike[str] | None
 """A store for an adapter: a KVStore, a path, a URL, or None for memory."""
@@ -121,6 +122,11 @@ class Opening:
         """Read the newest commit of a branch, None if there is no such branch."""
         return self.seen(branch, self.repo.newest(branch))
 
+    def state(self, branch: str) -> Snapshot | None:
+        """Read a branch as it is at its newest commit, None if there is no such branch."""
+        head = self.newest(branch)
+        return None if head is None else Snapshot(self.repo, head)
+
     def seen(self, branch: str, head: Commit | None) -> Commit | None:
         """Note that the adapter has read a branch as it is at this commit. Returns the commit."""
         known = self._known.get(branch)
@@ -176,19 +182,9 @@ class Opening:
         kept = {} if head is None else self.repo.labels_at(branch) or {}
         return {**kept, **(first_labels(branch, None) or {}), BEGUN: token_hex(8)}
 
-    def journals(self, make_index: Callable[[], I], name: str) -> Journals[I]:
+    def chats(self, make_index: Callable[[], I], name: str) -> Chats[I]:
         """The journals of this name on all branches."""
-        return Journals(
-            lambda branch: Journal(
-                self.repo,
-                branch,
-                make_index,
-                name=name,
-                labels=lambda own, _: self.labels(branch, own.head),
-                marks=self.marks,
-                room=True,
-            )
-        )
+        return Chats(self, make_index, name)
 
     def know(self, *names: str) -> None:
         """Note that the adapter has read or written a part of a branch, such as a checkpoint."""
@@ -197,11 +193,6 @@ class Opening:
     def knows(self, *names: str) -> bool:
         """Whether it has. So a write that follows the part is late if the part is not there."""
         return names in self._parts
-
-    def remember(self, other: Opening) -> None:
-        """Know what another opening of the store knows."""
-        self._known.update(other._known.copy())
-        self._parts.update(other._parts.copy())
 
     def _note(self, known: dict[_K, _V], key: _K, value: _V) -> None:
         with self._lock:
@@ -291,6 +282,78 @@ class Opening:
             return last
 
 
+class Chats(Journals[I]):
+    """The journals of the branches of an adapter. A deleted one stays deleted, as `Opening` says."""
+
+    def __init__(self, opening: Opening, make_index: Callable[[], I], name: str) -> None:
+        super().__init__(
+            lambda branch: Journal(
+                opening.repo,
+                branch,
+                make_index,
+                name=name,
+                labels=lambda own, _: opening.labels(branch, own.head),
+                marks=opening.marks,
+                room=True,
+            )
+        )
+        self._opening = opening
+
+    def read(self, branch: str, look: Callable[[I], T]) -> T:
+        """What a function makes of the index of the newest commit."""
+        journal = self[branch]
+        with journal.lock:
+            found = look(journal.refresh())
+            self._opening.seen(branch, journal.head)
+            return found
+
+    def write(
+        self,
+        branch: str,
+        plan: Callable[[I], Iterable[Any]],
+        message: str,
+        *,
+        anew: bool = False,
+        follows: bool = True,
+    ) -> None:
+        """Append what a function makes of the newest index, or replace all records by it.
+
+        If it `follows` what was read, it raises NotFound if the branch was deleted since.
+        """
+        journal = self[branch]
+
+        def checked(index: I) -> Iterable[Any]:
+            if follows:
+                self._opening.require_standing(branch, journal.head)
+            return plan(index)
+
+        with journal.lock:
+            if anew:
+                journal.rewrite(checked, message=message)
+            else:
+                journal.append(checked, message=message, fresh=True)
+            self._opening.wrote(branch, journal.head, journal.labels)
+
+    def delete(self, branch: str, *, keep_history: bool) -> Commit | None:
+        """Delete a branch, as `Opening.delete` does, and its journal from memory."""
+        last = self._opening.delete(branch, keep_history=keep_history)
+        self.drop(branch)
+        return last
+
+
+def intake(repo: Repository, branch: str, make_index: Callable[[], I], name: str, reader: str) -> Journal[I]:
+    """A journal for records of another program, by this repository, which may sign its commits."""
+    return Journal(
+        repo,
+        branch,
+        make_index,
+        name=name,
+        labels=lambda own, _: first_labels(branch, own.head),
+        marks=marks(reader),
+        room=True,
+    )
+
+
 @contextmanager
 def sqlite_tables(file: str | PathLike[str], title: str) -> Iterator[sqlite3.Connection]:
     """A file of another program, opened for reading only. `title` names such files in errors.
@@ -329,7 +392,7 @@ class _Adapter:
     - Tasks, threads and processes may share the data. A cancelled call has ended before the cancellation
       comes out.
     - Each call may raise StoreUnavailable and the other errors of `vstate`.
-    - A pickle or a deep copy opens the store again, by its path.
+    - A pickle opens the store again, by its path. A deep copy shares the store, and does not close it.
     - `keep` is how long a thread, session or chat stays after its last commit, such as "30d"; or a
       `vstate.Keep`, which may limit its history too. It is the rule for all of them that `repo.keep` sets,
       and counts for every program. None leaves the rule as it is.
@@ -349,18 +412,14 @@ class _Adapter:
         return self._opening.repo
 
     def _position(self) -> dict[str, Any]:
-        """The attributes that a copy gets, besides the arguments."""
+        """The attributes that a pickle has, besides the arguments."""
         return {}
 
-    def _arguments(self, store: StoreLike) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments that make a copy of this adapter on a store."""
-        given = inspect.signature(type(self)).bind(*self._given[0], **self._given[1])
-        given.arguments["store"] = store
-        return given.args, given.kwargs
-
     def __reduce__(self) -> tuple[Any, ...]:
-        args, options = self._arguments(self._opening.lent or required_path(self))
-        return partial(type(self), **options), args, self._position() or None
+        args, options = vars(self).get("_given", ((), {}))  # a model of pydantic has dropped them
+        given = inspect.signature(type(self).__init__).bind(self, *args, **options)
+        given.arguments["store"] = self._opening.lent or required_path(self)
+        return partial(type(self), **given.kwargs), given.args[1:], self._position() or None
 
     def __copy__(self) -> Self:
         copied = type(self).__new__(type(self), *self._given[0], **self._given[1])
@@ -368,11 +427,9 @@ class _Adapter:
         return copied
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        args, options = self._arguments(self._opening.path or self.repo.store)
-        made = type(self)(*args, **options)
-        made._opening.remember(self._opening)
-        vars(made).update(self._position())
-        return made
+        copied = copy.copy(self)
+        copied._opening = self._opening.of_another()
+        return copied
 
 
 def required_path(adapter: Any) -> str:

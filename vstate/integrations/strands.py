@@ -20,6 +20,8 @@ from vstate.objects.commit import Commit
 from vstate.patterns.fields import exact
 from vstate.patterns.paths import join_path
 from vstate.repo.names.refs import check_ref_name
+from vstate.state.base import ReadableState
+from vstate.state.live import Live
 from vstate.state.snapshot import Snapshot
 
 with framework_of("strands"):
@@ -98,7 +100,7 @@ class VstateSessionRepository(Opened, SessionRepository):
         """Store a new agent of a session; SessionException if the session has one with its id."""
         id = session_agent.agent_id
         key = _agent_key(id)
-        self._put(session_id, key, lambda: _plain(session_agent, key), f"agent {id}")
+        self._put(session_id, key, _plain(session_agent, key), f"agent {id}")
 
     def read_agent(self, session_id: str, agent_id: str, **kwargs: Any) -> SessionAgent | None:
         """The agent, None if the session or the agent is absent."""
@@ -109,7 +111,7 @@ class VstateSessionRepository(Opened, SessionRepository):
         """Replace an agent, which keeps its `created_at`; SessionException if it is absent."""
         id = session_agent.agent_id
         key = _agent_key(id)
-        self._put(session_id, key, lambda: _plain(session_agent, key), f"agent {id} updated", replaces=True)
+        self._put(session_id, key, _plain(session_agent, key), f"agent {id} updated", replaces=True)
 
     # Messages
 
@@ -120,7 +122,7 @@ class VstateSessionRepository(Opened, SessionRepository):
         number, role = session_message.message_id, session_message.message["role"]
         key = _message_key(agent_id, number)
         message = f"{role}: message {number} of {agent_id}"
-        self._put(session_id, key, lambda: _plain(session_message, key), message, needs=_agent_key(agent_id))
+        self._put(session_id, key, _plain(session_message, key), message, needs=_agent_key(agent_id))
 
     def read_message(
         self, session_id: str, agent_id: str, message_id: int, **kwargs: Any
@@ -139,7 +141,7 @@ class VstateSessionRepository(Opened, SessionRepository):
         number = session_message.message_id
         key = _message_key(agent_id, number)
         message = f"message {number} of {agent_id} updated"
-        self._put(session_id, key, lambda: _plain(session_message, key), message, replaces=True)
+        self._put(session_id, key, _plain(session_message, key), message, replaces=True)
 
     def list_messages(
         self, session_id: str, agent_id: str, limit: int | None = None, offset: int = 0, **kwargs: Any
@@ -147,7 +149,7 @@ class VstateSessionRepository(Opened, SessionRepository):
         """At most `limit` messages of an agent from number `offset` on; SessionException if it is absent."""
         check_count("limit", limit, 0, none="None for all")
         check_count("offset", offset, 0)
-        state = self._state(session_id)
+        state = self._opening.state(self.branch(session_id))
         if state is None or _agent_key(agent_id) not in state:
             raise SessionException(f"Agent {agent_id} in session {session_id} does not exist")
         keys = list(state.keys(join_path(_AGENTS, agent_id, _MESSAGES) + "/"))
@@ -160,7 +162,7 @@ class VstateSessionRepository(Opened, SessionRepository):
         """Store the state of a new multi-agent; SessionException if the session has one with its id."""
         key = join_path(_MULTI_AGENTS, multi_agent.id)
         message = f"multi-agent {multi_agent.id}"
-        self._put(session_id, key, lambda: exact(multi_agent.serialize_state(), key), message)
+        self._put(session_id, key, exact(multi_agent.serialize_state(), key), message)
 
     def read_multi_agent(self, session_id: str, multi_agent_id: str, **kwargs: Any) -> dict[str, Any] | None:
         """The state of a multi-agent, None if it is absent."""
@@ -171,29 +173,25 @@ class VstateSessionRepository(Opened, SessionRepository):
         """Replace the state of a multi-agent; SessionException if it is absent."""
         key = join_path(_MULTI_AGENTS, multi_agent.id)
         message = f"multi-agent {multi_agent.id} updated"
-        self._put(session_id, key, lambda: exact(multi_agent.serialize_state(), key), message, replaces=True)
+        self._put(session_id, key, exact(multi_agent.serialize_state(), key), message, replaces=True)
 
     # Keys
 
-    def _state(self, session_id: str) -> Snapshot | None:
-        head = self._opening.newest(self.branch(session_id))
-        return None if head is None else Snapshot(self.repo, head)
-
     def _read(self, session_id: str, key: str) -> Any:
-        state = self._state(session_id)
+        state = self._opening.state(self.branch(session_id))
         return None if state is None else state.get(key)
 
     def _put(
         self,
         session_id: str,
         key: str,
-        make: Callable[[], Mapping[str, Any]],
+        value: Mapping[str, Any],
         message: str,
         *,
         replaces: bool = False,
         needs: str | None = None,
     ) -> None:
-        """Set a new key of a session to what `make` returns, or replace one that is there.
+        """Set a new key of a session, or replace one that is there.
 
         The session must have the key `needs`. An agent or a message that is replaced keeps its `created_at`.
         """
@@ -207,7 +205,6 @@ class VstateSessionRepository(Opened, SessionRepository):
             if (key in stored) != replaces:
                 how = "does not exist" if replaces else "exists already"
                 raise SessionException(f"{key} in session {session_id} {how}")
-            value = make()
             keeps = replaces and not key.startswith(f"{_MULTI_AGENTS}/")
             return {key: {**value, "created_at": stored[key]["created_at"]} if keeps else value}, ()
 
@@ -261,7 +258,7 @@ class VstateStorage(AsyncOpened, Storage[str, str]):
     async def read(self, key: str) -> bytes | None:
         """The data under the key, None if there is none."""
         full = self._prefix + _normalize_key(key)
-        return await _stored(lambda: _packed(None if (state := self._state()) is None else state.get(full)))
+        return await _stored(lambda: _packed(self._state().get(full)))
 
     async def delete(self, key: str) -> None:
         """Delete the key, if it is there. The history keeps the data until the branch is squashed."""
@@ -272,7 +269,7 @@ class VstateStorage(AsyncOpened, Storage[str, str]):
     async def list(self, query: str = "") -> builtins.list[str]:
         """The keys that begin with the query, sorted."""
         begin, skipped = self._prefix + _normalize_prefix(query), len(self._prefix)
-        found = await _stored(lambda: [] if (state := self._state()) is None else [*state.keys(begin)])
+        found = await _stored(lambda: [*self._state().keys(begin)])
         return [key[skipped:] for key in found]
 
     async def search(self, query: str) -> builtins.list[StorageSearchResult]:
@@ -292,9 +289,9 @@ class VstateStorage(AsyncOpened, Storage[str, str]):
         scoped._namespaced = _NAMESPACED
         return scoped
 
-    def _state(self) -> Snapshot | None:
+    def _state(self) -> ReadableState:
         head = self.repo.newest(self.branch)
-        return None if head is None else Snapshot(self.repo, head)
+        return Live() if head is None else Snapshot(self.repo, head)
 
 
 def _agent_key(agent_id: str) -> str:

@@ -8,8 +8,6 @@ import os
 import pickle
 import re
 from collections.abc import Callable, Iterable
-from functools import partial
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -75,20 +73,18 @@ class EventStream(Sequence[E]):
     def fold(self, apply: Callable[[A, E], A], initial: A, *, every: int = 100, name: str | None = None) -> A:
         """Apply a function to `initial` and each event, `result = apply(result, event)`. Returns the result.
 
-        The result after the last hundredth event, or as `every` says, is kept as a checkpoint, and the next
-        fold goes on from there. A checkpoint counts only for the very events that it was made of: after a
-        rollback, a merge or a deletion the result is the same as without checkpoints. The fold then begins at
-        an older checkpoint, of which eight are kept, or at the first event. Reading changes nothing in the
-        state: checkpoints stay in memory until `append` writes the newest, and results that cannot be pickled
-        are not kept.
+        With a `name`, the result after the last hundredth event, or as `every` says, is kept as a checkpoint,
+        and the next fold of this name and `initial` goes on from there. Take another name for another
+        function, and when the function changes. A checkpoint counts only for the very events that it was made
+        of: after a rollback, a merge or a deletion the result is the same as without checkpoints. The fold
+        then begins at an older checkpoint, of which eight are kept, or at the first event. Reading changes
+        nothing in the state: checkpoints stay in memory until `append` writes the newest, and results that
+        cannot be pickled are not kept.
 
-        A checkpoint belongs to this `initial` and this function, known by its name, its code and the values
-        that it closes over. Give another `name` if something else changes that the function uses. A callable
-        that is no Python function, and has no `name`, is folded without checkpoints. `apply` may change its
-        first argument and return it; `initial` stays as it is.
+        `apply` may change its first argument and return it; `initial` stays as it is.
         """
         check_count("every", every, 1)
-        identity = identity_of(apply, initial, name)
+        identity = None if name is None else identity_of(name, initial)
         stored = {} if identity is None else self._checkpoints(identity)
         keys, covered = self._covered(every, {number for number, _ in stored})
         begin, result = self._begin(stored, covered, initial)
@@ -170,15 +166,12 @@ class EventStream(Sequence[E]):
         return _memory.get(self._base, {}).get(self._prefix, {})
 
 
-def identity_of(apply: Callable[..., Any], initial: Any, name: str | None) -> str | None:
-    """The identity of a fold: a digest of its function, or its name, and of `initial`. None if there is none.
-
-    A function is identified by its name, its code and the values that it closes over.
-    """
+def identity_of(name: str, initial: Any) -> str | None:
+    """The identity of a fold: a digest of its name and of `initial`; None if that cannot be pickled."""
 
     def described() -> str:
         # Not all of it as one pickle: a pickle depends on which of the equal texts are one object.
-        return repr((("name", name) if name is not None else _function(apply), pickle.dumps(initial, 5)))
+        return repr((("name", name), pickle.dumps(initial, 5)))
 
     try:
         source = described()
@@ -186,47 +179,3 @@ def identity_of(apply: Callable[..., Any], initial: Any, name: str | None) -> st
         own_error(described, error)
         return None
     return hashlib.blake2b(source.encode(), digest_size=_DIGEST_BYTES).hexdigest()
-
-
-def _function(apply: Any) -> Any:
-    # Arguments stand in lists of their own, so that a value in one role never looks like a value in another.
-    if isinstance(apply, partial):
-        named = [(name, _closed(value)) for name, value in sorted(apply.keywords.items())]
-        return "partial", _function(apply.func), list(map(_closed, apply.args)), named
-    if isinstance(apply, FunctionType):
-        closed = [_closed(cell.cell_contents) for cell in apply.__closure__ or ()]
-        named = [(name, _closed(value)) for name, value in sorted((apply.__kwdefaults__ or {}).items())]
-        return (
-            apply.__module__,
-            apply.__qualname__,
-            _code(apply.__code__),
-            closed,
-            list(map(_closed, apply.__defaults__ or ())),
-            named,
-        )
-    if isinstance(apply, BuiltinFunctionType) and isinstance(apply.__self__, ModuleType):
-        return apply.__module__, apply.__qualname__
-    raise TypeError(f"{apply!r} is no function")
-
-
-def _closed(value: Any) -> Any:
-    return (
-        _function(value) if isinstance(value, FunctionType | partial) else ("value", pickle.dumps(value, 5))
-    )
-
-
-def _code(code: CodeType) -> Any:
-    return (
-        code.co_code,
-        code.co_exceptiontable,
-        list(map(_constant, code.co_consts)),
-        code.co_names,
-        code.co_varnames,
-        code.co_freevars,
-    )
-
-
-def _constant(value: Any) -> Any:
-    if isinstance(value, CodeType):
-        return _code(value)
-    return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)

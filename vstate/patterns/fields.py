@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from hashlib import blake2b
@@ -19,6 +19,9 @@ from vstate.recent import Recent
 from vstate.repo.repository import Repository
 from vstate.state.snapshot import Snapshot
 from vstate.values.pickling import loads
+
+STEP: Final = "step"
+"""The key with the facts about a commit: the names of the fields, in order, and what the caller adds."""
 
 _DIGITS: Final = 12
 _MOST: Final = 64  # branches whose digests stay in memory
@@ -49,7 +52,7 @@ class Fields:
 
     - A list of dicts or texts, such as the messages of a chat, has a key for each item: `NAME/FIELD/NUMBER`.
     - A value that the branch has already is not stored again, however the record is passed on.
-    - The caller stores the names of the fields, and commits the changes together with its own keys.
+    - The caller commits the changes, together with its own keys. The key `step` has its facts about them.
 
     Threads may share it.
     """
@@ -79,14 +82,15 @@ class Fields:
             names, data, {key: blake2b(value, digest_size=16).digest() for key, value in data.items()}
         )
 
-    def changes(self, branch: str, head: Commit | None, packed: Packed) -> tuple[dict[str, Any], list[str]]:
+    def changes(
+        self, branch: str, head: Commit | None, packed: Packed, facts: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], list[str]]:
         """The keys to set and to delete, on top of a commit of the branch, for it to have this record."""
         known: Mapping[str, bytes] = {} if head is None else self._digests(branch, head)
-        new = {
-            key: _unpack(packed.data[key])
-            for key, digest in packed.digests.items()
-            if known.get(key) != digest
-        }
+        new: dict[str, Any] = {STEP: {**facts, "fields": packed.names}}
+        for key, digest in packed.digests.items():
+            if known.get(key) != digest:
+                new[key] = _unpack(packed.data[key])
         return new, [key for key in known if key not in packed.digests]
 
     def landed(self, branch: str, commit: Commit | None, packed: Packed) -> None:
@@ -94,11 +98,16 @@ class Fields:
         if commit is not None:
             self._known[branch] = commit, packed.digests
 
-    def load(self, commit: Commit, names: Iterable[tuple[str, bool]]) -> dict[str, Any]:
-        """The record of a commit, with the names of its fields."""
+    def step(self, commit: Commit) -> dict[str, Any]:
+        """The facts about a commit."""
+        step: dict[str, Any] = Snapshot(self._repo, commit)[STEP]
+        return step
+
+    def load(self, commit: Commit) -> dict[str, Any]:
+        """The record of a commit."""
         stored = Snapshot(self._repo, commit)
         record: dict[str, Any] = {}
-        for name, has_items in names:
+        for name, has_items in stored[STEP]["fields"]:
             key = join_path(self._name, name)
             record[name] = [stored[item] for item in stored.keys(f"{key}/")] if has_items else stored[key]
         return record

@@ -108,8 +108,6 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         self.prefix = prefix
         self.lease = lease
         self.keep_history = keep_history
-        self._described: dict[int, Mapping[str, Any]] = {}
-        """The metadata that `put` is storing, by the identity of the pairs: loading one takes longer."""
         self._journals = Journals(self._open, most=256)
 
     def _open(self, branch: str) -> Journal[_Thread]:
@@ -156,12 +154,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
                 ns, checkpoint["id"], parent, pair, described, of_values, dump, changed=new_versions
             )
 
-        message = summary(f"{about.get('source', 'checkpoint')} {about.get('step')}")
-        self._described[id(described)] = about
-        try:
-            journal.append(plan, message=message)
-        finally:
-            del self._described[id(described)]
+        journal.append(plan, message=summary(f"{about.get('source', 'checkpoint')} {about.get('step')}"))
         self._opening.know(journal.branch, ns, checkpoint["id"])
         return _config(thread_id, ns, checkpoint["id"])
 
@@ -467,7 +460,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         if IDS in labels:
             facts = {name: label for name, label in labels.items() if name != IDS}
         for pair in metadata:
-            facts = _with_metadata(facts, self._described.get(id(pair)) or self.serde.loads_typed(pair))
+            facts = _with_metadata(facts, self.serde.loads_typed(pair))
         return facts if own is None else {**facts, IDS: own[IDS]}
 
     def _thread_ids(self, filter: Mapping[str, Any] | None = None) -> Iterable[str]:

@@ -16,9 +16,8 @@ import msgpack
 from vstate.errors import CorruptObject, CorruptStore, InvalidInput
 from vstate.extras import install
 from vstate.integrations.branches import branch_below, ids_of, texts_below
-from vstate.integrations.opening import first_labels, sqlite_tables, summary
+from vstate.integrations.opening import intake, sqlite_tables, summary
 from vstate.patterns.journal import Journal
-from vstate.readers.stored import marks
 from vstate.readers.threads import Pair, Record, Saved, Thread, writes_record
 from vstate.repo.names.refs import unquote_ref
 from vstate.repo.repository import Repository
@@ -59,6 +58,10 @@ class ThreadsReport:
 
 class _Refusal(Exception):
     """A checkpoint that cannot be moved, and why."""
+
+
+_Opened = tuple[Any, bytes, dict[str, Pair], dict[str, Any]]
+"""The metadata of a checkpoint, its bytes without the values of its channels, these, and their versions."""
 
 
 class _Row(NamedTuple):
@@ -113,7 +116,7 @@ def take_postgres(
         with psycopg.connect(address.dsn) as connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
-            return _take(repo, _Postgres(connection), prefix, progress)
+            return _take(repo, _Postgres(connection, "%s"), prefix, progress)
     except psycopg.Error as error:
         reason = str(error).strip().split("\n")[0]
     if address.is_shown_by(reason):
@@ -123,7 +126,7 @@ def take_postgres(
     ) from None
 
 
-def _take(repo: Repository, source: _Sqlite | _Postgres, prefix: str, progress: Progress) -> ThreadsReport:
+def _take(repo: Repository, source: _Tables, prefix: str, progress: Progress) -> ThreadsReport:
     found = written = threads = 0
     left_out: list[tuple[str, str]] = []
     for thread_id in source.thread_ids():
@@ -133,14 +136,7 @@ def _take(repo: Repository, source: _Sqlite | _Postgres, prefix: str, progress: 
         except InvalidInput as error:  # the id is too long for a name
             left_out.append((thread_id, str(error)))
             continue
-        journal = Journal(
-            repo,
-            branch,
-            Thread,
-            labels=lambda own, records: first_labels(own.branch, own.head),
-            marks=marks("langgraph"),
-            room=True,
-        )
+        journal = intake(repo, branch, Thread, "journal", "langgraph")
         rows: list[tuple[_Row, bool]] = []
         for id, make in source.checkpoints(thread_id):
             try:
@@ -203,115 +199,104 @@ def _read_back(repo: Repository, branch: str, rows: Iterable[tuple[_Row, bool]])
 # The tables
 
 
-class _Sqlite:
-    """The tables of the SQLite savers. A checkpoint holds the values of its channels.
+class _Tables:
+    """The tables of a saver. `connection` is one of sqlite3 or psycopg, and `mark` how it marks a value."""
 
-    `checkpoints` gives the ids of a thread's checkpoints, each behind its parent, with a function that makes
-    the row.
-    """
+    columns: str
+    """Of a checkpoint, beside its names."""
+    writes: str
+    """A SELECT of the path, task, place, channel, form and value of writes."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._execute = connection.execute
-        columns = {name for _, name, *_ in self._execute("PRAGMA table_info(writes)")}
-        self._path = "task_path" if "task_path" in columns else "''"  # a file of an older version
+    def __init__(self, connection: Any, mark: str) -> None:
+        self._connection = connection
+        self._mark = mark
+
+    def execute(self, query: str, *given: object) -> Any:
+        """The rows of a query."""
+        return self._connection.execute(query.replace("?", self._mark), given)
 
     def thread_ids(self) -> Iterator[str]:
-        for (thread_id,) in self._execute("SELECT DISTINCT thread_id FROM checkpoints ORDER BY 1"):
+        for (thread_id,) in self.execute("SELECT DISTINCT thread_id FROM checkpoints ORDER BY 1"):
             yield str(thread_id)
 
     def checkpoints(self, thread_id: str) -> Iterator[tuple[str, Callable[[], _Row]]]:
-        found = self._execute(
-            "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata "
-            "FROM checkpoints WHERE thread_id = ? ORDER BY checkpoint_id, checkpoint_ns",
-            (thread_id,),
+        """The ids of a thread's checkpoints, each behind its parent, with a function that makes the row."""
+        found = self.execute(
+            f"SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, {self.columns} FROM checkpoints "
+            "WHERE thread_id = ? ORDER BY checkpoint_id, checkpoint_ns",
+            thread_id,
         )
         for row in found:
             yield str(row[1]), partial(self._row, thread_id, *row)
 
-    def _row(
-        self, thread_id: str, ns: str, id: str, parent: str, form: str, checkpoint: object, metadata: object
-    ) -> _Row:
-        about = json.loads(metadata if isinstance(metadata, str | bytes) else b"{}")
-        own, values, versions = _taken_apart(form, checkpoint)
-        writes = self._execute(
-            f"SELECT {self._path}, task_id, idx, channel, type, value FROM writes "
-            "WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ? ORDER BY task_id, idx",
-            (thread_id, ns, id),
+    def _row(self, thread_id: str, ns: object, id: object, parent: object, *columns: Any) -> _Row:
+        about, own, values, versions = self.opened(thread_id, ns, *columns)
+        if not isinstance(about, dict):
+            raise _Refusal("its metadata is no JSON object")
+        writes = self.execute(
+            f"{self.writes} WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ? "
+            "ORDER BY task_id, idx",
+            *(thread_id, ns, id),
         )
-        return _made(ns, id, parent, own, about, values, versions, writes)
+        return _Row(
+            _text(ns),
+            _text(id),
+            _text(parent) if parent else None,
+            (_FORM, own),
+            (_FORM, msgpack.packb(about)),
+            values,
+            versions,
+            [
+                (_text(path), _text(task), int(place), _text(channel), (_text(form), _bytes(value)))
+                for path, task, place, channel, form, value in writes
+            ],
+            summary(f"{about.get('source', 'checkpoint')} {about.get('step')}"),
+        )
+
+    def opened(self, thread_id: str, ns: object, *columns: Any) -> _Opened:
+        """The parts of a checkpoint."""
+        raise NotImplementedError
 
 
-class _Postgres:
+class _Sqlite(_Tables):
+    """The tables of the SQLite savers. A checkpoint holds the values of its channels."""
+
+    columns = "type, checkpoint, metadata"
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(connection, "?")
+        names = {name for _, name, *_ in self.execute("PRAGMA table_info(writes)")}
+        path = "task_path" if "task_path" in names else "''"  # a file of an older version
+        self.writes = f"SELECT {path}, task_id, idx, channel, type, value FROM writes"
+
+    def opened(self, thread_id: str, ns: object, *columns: Any) -> _Opened:
+        form, checkpoint, metadata = columns
+        about = json.loads(metadata if isinstance(metadata, str | bytes) else b"{}")
+        return about, *_taken_apart(form, checkpoint)
+
+
+class _Postgres(_Tables):
     """The tables of the PostgreSQL savers. A value is in its checkpoint if it is short, or else in a row."""
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
+    columns = "checkpoint, metadata"
+    writes = "SELECT task_path, task_id, idx, channel, type, blob FROM checkpoint_writes"
 
-    def thread_ids(self) -> list[str]:
-        found = self._connection.execute("SELECT DISTINCT thread_id FROM checkpoints ORDER BY 1")
-        return [thread_id for (thread_id,) in found]
-
-    def checkpoints(self, thread_id: str) -> Iterator[tuple[str, Callable[[], _Row]]]:
-        found = self._connection.execute(
-            "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata "
-            "FROM checkpoints WHERE thread_id = %s ORDER BY checkpoint_id, checkpoint_ns",
-            (thread_id,),
-        )
-        for row in found:
-            yield row[1], partial(self._row, thread_id, *row)
-
-    def _row(
-        self, thread_id: str, ns: str, id: str, parent: str, checkpoint: dict[str, Any], metadata: object
-    ) -> _Row:
+    def opened(self, thread_id: str, ns: object, *columns: Any) -> _Opened:
+        checkpoint, metadata = columns
         own = {**checkpoint}
         values: dict[str, Pair] = {
             channel: (_FORM, msgpack.packb(value))
             for channel, value in (own.pop("channel_values", None) or {}).items()
         }
         versions = own.get("channel_versions") or {}
-        names = {channel: str(version) for channel, version in versions.items()}
-        blobs = self._connection.execute(
+        blobs = self.execute(
             "SELECT channel, type, blob FROM checkpoint_blobs AS b JOIN "
-            "unnest(%s::text[], %s::text[]) AS wanted (name, number) ON channel = name AND version = number "
-            "WHERE thread_id = %s AND checkpoint_ns = %s AND type <> 'empty'",
-            ([*names], [*names.values()], thread_id, ns),
+            "unnest(?::text[], ?::text[]) AS wanted (name, number) ON channel = name AND version = number "
+            "WHERE thread_id = ? AND checkpoint_ns = ? AND type <> 'empty'",
+            *([*versions], [*map(str, versions.values())], thread_id, ns),
         )
         values.update({channel: (form, _bytes(blob)) for channel, form, blob in blobs})
-        writes = self._connection.execute(
-            "SELECT task_path, task_id, idx, channel, type, blob FROM checkpoint_writes "
-            "WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s ORDER BY task_id, idx",
-            (thread_id, ns, id),
-        )
-        return _made(ns, id, parent, msgpack.packb(own), metadata, values, versions, writes)
-
-
-def _made(
-    ns: object,
-    id: object,
-    parent: object,
-    own: bytes,
-    about: object,
-    values: dict[str, Pair],
-    versions: dict[str, Any],
-    writes: Iterable[Sequence[Any]],
-) -> _Row:
-    """The row of these fields, with their types checked."""
-    if not isinstance(about, dict):
-        raise _Refusal("its metadata is no JSON object")
-    return _Row(
-        _text(ns),
-        _text(id),
-        _text(parent) if parent else None,
-        (_FORM, own),
-        (_FORM, msgpack.packb(about)),
-        values,
-        versions,
-        [
-            (_text(path), _text(task), int(place), _text(channel), (_text(form), _bytes(value)))
-            for path, task, place, channel, form, value in writes
-        ],
-        summary(f"{about.get('source', 'checkpoint')} {about.get('step')}"),
-    )
+        return metadata, msgpack.packb(own), values, versions
 
 
 def _taken_apart(form: object, data: object) -> tuple[bytes, dict[str, Pair], dict[str, Any]]:
