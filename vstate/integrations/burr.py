@@ -29,7 +29,6 @@ class _Steps:
     """
 
     _opening: Opening
-    _given: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __init__(
         self,
@@ -44,7 +43,7 @@ class _Steps:
 
     def set_serde_kwargs(self, serde_kwargs: Mapping[str, Any]) -> None:
         """Give Burr's serializers these arguments from now on."""
-        self._serde_kwargs = self._given[1]["serde_kwargs"] = dict(serde_kwargs)
+        self._serde_kwargs = dict(serde_kwargs)
 
     def _load(
         self, /, partition_key: str | None, app_id: str | None, sequence_id: int | None = None, **kwargs: Any

@@ -21,7 +21,7 @@ from vstate.integrations.branches import BranchName, beginnings, branch_of
 from vstate.integrations.opening import (
     Changes,
     KeepLike,
-    Opened,
+    OpenedModel,
     Opening,
     StoreLike,
     required_path,
@@ -50,7 +50,7 @@ _FORMS: Final[Mapping[str, Mapping[str, Any]]] = {
 """How a checkpoint is spelled as JSON: CrewAI's listener and `RuntimeState.checkpoint` do it differently."""
 
 
-class VstateFlowPersistence(Opened, FlowPersistence):
+class VstateFlowPersistence(OpenedModel, FlowPersistence):
     """The states of flows: `@persist(VstateFlowPersistence("./flows"))`.
 
     - A flow is the branch `crewai/flows/ID`, and the state after a method is one commit. A field that did not
@@ -70,7 +70,6 @@ class VstateFlowPersistence(Opened, FlowPersistence):
     """The directory of the store, by which a flow that comes back from a checkpoint opens it again."""
     _opening: Opening = PrivateAttr()
     _fields: Fields = PrivateAttr()
-    __copy__ = FlowPersistence.__copy__
 
     def __init__(self, store: StoreLike = None, /, *, keep: KeepLike = None, **fields: Any) -> None:
         if store is None and fields:  # a flow that was in a checkpoint
@@ -144,7 +143,7 @@ class VstateFlowPersistence(Opened, FlowPersistence):
         fields.landed(branch, self._opening.commit(branch, changes, message=summary(message)), packed)
 
 
-class VstateProvider(Opened, JsonProvider):
+class VstateProvider(OpenedModel, JsonProvider):
     """Checkpoints of crews, flows and agents: `CheckpointConfig(provider=VstateProvider("./runs"))`.
 
     - The `location` of a `CheckpointConfig` is a name here: the checkpoints are the commits of the branch
@@ -161,7 +160,6 @@ class VstateProvider(Opened, JsonProvider):
     """The directory of the store, by which a copy of this object opens it again."""
     _opening: Opening = PrivateAttr()
     _fields: Fields = PrivateAttr()
-    __copy__ = JsonProvider.__copy__
 
     def __init__(
         self,

@@ -12,7 +12,16 @@ from vstate.aio.workers import awaited
 from vstate.errors import InvalidInput
 from vstate.integrations import framework_of
 from vstate.integrations.branches import BranchName, beginnings, branch_of, branches_below
-from vstate.integrations.opening import Chats, KeepLike, Opened, Opening, StoreLike, required_path, summary
+from vstate.integrations.opening import (
+    Chats,
+    KeepLike,
+    Opened,
+    OpenedModel,
+    Opening,
+    StoreLike,
+    required_path,
+    summary,
+)
 from vstate.objects.commit import Commit
 from vstate.patterns.journal import Records
 from vstate.state.snapshot import Snapshot
@@ -31,7 +40,7 @@ _STATE: Final = "state"
 _STORE_TYPE: Final = "vstate"
 
 
-class VstateChatStore(Opened, BaseChatStore):
+class VstateChatStore(OpenedModel, BaseChatStore):
     """Chats: `ChatMemoryBuffer.from_defaults(chat_store=VstateChatStore("./chats"), chat_store_key="ann")`.
 
     - The chat of a key is the branch `llama_index/chats/KEY`. Each change of it is one commit, which
@@ -46,7 +55,6 @@ class VstateChatStore(Opened, BaseChatStore):
     """The directory of the store, by which a copy of this object opens it again."""
     _opening: Opening = PrivateAttr()
     _journals: Chats[Records] = PrivateAttr()
-    __copy__ = BaseChatStore.__copy__
 
     def __init__(
         self,

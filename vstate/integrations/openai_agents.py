@@ -412,9 +412,6 @@ class VstateSession(Opened):
     def _ref(self, branch: str) -> BranchName:
         return branch_of("openai", self.session_id, branch)
 
-    def _position(self) -> dict[str, Any]:
-        return {"_branch": self._branch}
-
     def _branches(self) -> list[str]:
         """The names of the branches of the session, those that are gone too."""
         return [parts[-1] for parts in branches_below(self.repo, "openai", self.session_id).values()]

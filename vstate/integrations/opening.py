@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from datetime import timedelta
-from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from secrets import token_hex
@@ -18,7 +16,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 from vstate.aio.workers import in_thread
 from vstate.arguments import storable
 from vstate.errors import InvalidInput, NotFound, RefMoved
-from vstate.forks import new_lock
+from vstate.forks import Uncopied, new_lock
 from vstate.integrations.branches import IDS, BranchName
 from vstate.kv.base import KVStore
 from vstate.kv.disk import Disk
@@ -63,15 +61,17 @@ class _Seen(NamedTuple):
     begun: Label
 
 
-class Opening:
+class Opening(Uncopied):
     """The repository of an adapter, and the commits of its branches that the adapter has seen.
 
-    - `path` is the directory of the store, by which a copy of the adapter opens it again; None for another
+    - `path` is the directory of the store, by which a pickle of an adapter opens it again; None for another
       store, and for a URL, which may hold a password. `lent` is a store that the program opened.
     - A branch that was deleted stays deleted. A write to a branch that this adapter has seen raises NotFound
       if the branch is gone or begun anew, until the adapter has read that. The label `vstate.begun`, which a
       branch gets with its first commit, tells one beginning from another.
     """
+
+    _instead = "each process opens an adapter of its own, so pass on the path or URL"
 
     def __init__(
         self,
@@ -114,7 +114,8 @@ class Opening:
 
     def of_another(self) -> Self:
         """The same, for an adapter that does not close the store."""
-        another = copy.copy(self)
+        another = object.__new__(type(self))
+        vars(another).update(vars(self))
         another.lent = self._store
         return another
 
@@ -392,39 +393,18 @@ class _Adapter:
     - Tasks, threads and processes may share the data. A cancelled call has ended before the cancellation
       comes out.
     - Each call may raise StoreUnavailable and the other errors of `vstate`.
-    - A pickle opens the store again, by its path. A deep copy shares the store, and does not close it.
+    - A deep copy shares the store, and does not close it.
     - `keep` is how long a thread, session or chat stays after its last commit, such as "30d"; or a
       `vstate.Keep`, which may limit its history too. It is the rule for all of them that `repo.keep` sets,
       and counts for every program. None leaves the rule as it is.
     """
 
     _opening: Opening
-    _given: tuple[tuple[Any, ...], dict[str, Any]]
-
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        self = super().__new__(cls)
-        object.__setattr__(self, "_given", (args, options))
-        return self
 
     @property
     def repo(self) -> Repository:
         """The repository of the adapter's branches."""
         return self._opening.repo
-
-    def _position(self) -> dict[str, Any]:
-        """The attributes that a pickle has, besides the arguments."""
-        return {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        args, options = vars(self).get("_given", ((), {}))  # a model of pydantic has dropped them
-        given = inspect.signature(type(self).__init__).bind(self, *args, **options)
-        given.arguments["store"] = self._opening.lent or required_path(self)
-        return partial(type(self), **given.kwargs), given.args[1:], self._position() or None
-
-    def __copy__(self) -> Self:
-        copied = type(self).__new__(type(self), *self._given[0], **self._given[1])
-        vars(copied).update(vars(self))
-        return copied
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         copied = copy.copy(self)
@@ -460,6 +440,13 @@ class Opened(_Adapter):
 
     async def __aexit__(self, *raised: object) -> None:
         await in_thread(self.close)
+
+
+class OpenedModel(Opened):
+    """An adapter that is a model of pydantic. Its `path` is the store in a dump and in a pickle."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (required_path(self),)
 
 
 class AsyncOpened(_Adapter):
