@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import transcripts
 from test_safety import Evil
 from vstate_cli.commands.mcp import LONGEST, ToolFailure, Tools
 
@@ -33,55 +35,45 @@ def state() -> Versioned:
     return state
 
 
-def test_the_tools_print_what_the_commands_print(state: Versioned) -> None:
-    """Each tool gives the text of the command of its name."""
-    tools = Tools(state.repo)
-    first, last = (commit.short for commit in [*state.log()][::-1])
-    assert tools.log(limit=1).startswith(f"{last} (HEAD -> main) answered")
-    assert tools.log(grep="TRACE:4bf9").startswith(f"{first} begin")
-    assert tools.log(grep="(").strip() == "nothing"
-    assert tools.log(key="plan", patch=True).startswith(f"{first} begin")
-    assert "In the haystack." in tools.diff(key="chat/1")
-    assert "begin" in tools.show(rev="HEAD~1")
-    assert tools.show(key="plan", path=".goal") == "'Find the needle'\n"
-    assert f"{last}" in tools.blame("chat/1")
-    assert tools.search("needle") == (
-        "chat/1 [0].content: Where is the NEEDLE?\nplan goal: Find the needle\n2 places in 2 keys\n"
-    )
-
-
-def test_writing_tools_make_and_move_branches(state: Versioned) -> None:
-    """fork makes a branch, and undo moves one back."""
-    tools = Tools(state.repo)
-    assert tools.fork("what-if", "HEAD~1").startswith("Created branch what-if at")
-    assert state.branches()["what-if"] == state.checkout("HEAD~1").commit
-    assert tools.undo().startswith("main is at")
-    assert state.branches()["main"] == state.branches()["what-if"]
-    with pytest.raises(ToolFailure, match="did not exist before"):
-        tools.undo("what-if", 5)
-
-
 @pytest.mark.parametrize(
-    "call",
+    ("call", "text"),
     [
-        ("log", "--all"),
-        ("log", "-5"),
-        ("show", "--json"),
-        ("diff", "--stat", "HEAD"),
-        ("blame", "--json"),
-        ("fork", "--delete", "main"),
-        ("fork", "main"),
-        ("search", ""),
-        ("show", "HEAD", "plan\x1b[31m"),
-        ("show", "HEAD", "", "[0]"),
+        ("log limit=1", "^<id> .HEAD -> main. answered"),
+        ("log grep=TRACE:4bf9", "^<id> begin"),
+        ("log grep=(", "^nothing$"),
+        ("log key=plan patch=1", "^<id> begin"),
+        ("diff key=chat/1", "In the haystack."),
+        ("show rev=HEAD~1", "begin"),
+        ("show key=plan path=.goal", "^'Find the needle'$"),
+        ("blame key=chat/1", "^<id> <time> begin .*<id> <time> answered "),
+        ("search text=needle", r"^chat/1 \[0\].content: Where .*plan goal: .* 2 places in 2 keys$"),
+        ("fork name=what-if at=HEAD~1", "^Created branch what-if at <id> begin$"),
+        ("undo", "^main is at <id> begin "),
+        # A text that looks like an option is a revision, a key or a name, and a path needs a key.
+        ("undo branch=main steps=5", "^failed: .*did not exist before"),
+        ("log rev=--all", "^failed: "),
+        ("log rev=-5", "^failed: "),
+        ("diff old=--stat new=HEAD", "^failed: "),
+        ("show rev=--json", "^failed: "),
+        ("blame key=--json", "^failed: "),
+        ("fork name=--delete at=main", "^failed: "),
+        ("fork name=main", "^failed: .*already"),
+        ("search text=", "^failed: "),
+        ("show key=plan\x1b[31m", "^failed: .*no key"),
+        ("show path=[0]", "^failed: .*give the key too"),
     ],
 )
-def test_an_argument_is_never_an_option(state: Versioned, call: tuple[str, ...]) -> None:
-    """A text that looks like an option is a revision, a key or a name, and a path needs a key."""
-    name, *arguments = call
-    with pytest.raises(ToolFailure) as failure:
-        getattr(Tools(state.repo), name)(*arguments)
-    assert str(failure.value).isprintable()
+def test_the_tools_print_what_the_commands_print(state: Versioned, call: str, text: str) -> None:
+    """Each tool gives the text of the command of its name, or fails in one line; no argument is an option."""
+    name, *words = call.split(" ")
+    given: dict[str, Any] = dict(word.split("=") for word in words)
+    given |= {name: int(value) for name, value in given.items() if value.isdigit()}
+    try:
+        found = getattr(Tools(state.repo), name)(**given)
+    except ToolFailure as failure:
+        found = f"failed: {failure}"
+        assert found.isprintable()
+    assert re.search(text, transcripts.plain(found)), found
 
 
 @pytest.mark.slow

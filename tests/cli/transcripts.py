@@ -68,7 +68,11 @@ def run(vstate: Command, command: str, texts: dict[str, str]) -> str:
         output = json.dumps(jmespath.search(query, document)) + "\n" + result.stderr
     for name, text in sorted(texts.items(), key=lambda item: -len(item[1])):
         output = output.replace(text, name)
+    return (f"[{result.exit_code}] " if result.exit_code else "") + plain(output)
+
+
+def plain(output: str) -> str:
+    """An output in one line, with names for what differs from run to run."""
     for pattern, name in _NAMES:
         output = re.sub(pattern, name, output)
-    lines = [" ".join(line.split()) for line in output.splitlines() if line.strip()]
-    return (f"[{result.exit_code}] " if result.exit_code else "") + " / ".join(lines)
+    return " / ".join(" ".join(line.split()) for line in output.splitlines() if line.strip())
