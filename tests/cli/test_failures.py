@@ -92,16 +92,20 @@ def unchanged(vstate, made_store):
     return type(vstate)(made_store)
 
 
-def test_an_empty_store(empty):
+def test_an_empty_store(rows, empty):
     """Commands that need a commit say that there is none; the others work."""
     needing = "log, show, show x, diff, ls, rollback HEAD, tag v1, merge main, revert HEAD, reset HEAD, redo"
     for command in f"{needing}, undo, reflog, export main -o nowhere".split(", "):
         assert "no commit yet on branch 'main'" in empty.fails(*command.split())
-    assert empty("branch") == "* main  no commit yet\n"
-    assert empty("tag") == ""
-    assert "head      no commit yet" in empty("status")
-    document = empty.json("status")
-    assert (document["head"], document["commits"], document["keys"]) == (None, 0, 0)
+    rows(
+        """
+        branch -> * main no commit yet
+        tag -> -
+        status -> ... / head no commit yet; ...
+        status ? [head, commits, keys] -> [null, 0, 0]
+        """,
+        empty,
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,7 +177,7 @@ WRONG = (
     "import x.bundle --branch b, fsck main, gc --keep-last 3, gc --keep-since 1d, gc main, "
     "gc --keep-last 0 main, gc --keep-last x main, remote add, "
     "remote add name, remote list name, remote remove, remote remove name url, remote rename, "
-    "completion tcsh"
+    "completion tcsh, view --rev nosuch --host 0.0.0.0"
 )
 
 
@@ -249,15 +253,14 @@ def test_what_the_hints_say():
     assert {*named} - {"--help", "--version"} <= {*app.COMMANDS}
 
 
-def test_forced_colour(store):
+@pytest.mark.parametrize(
+    ("environment", "arguments", "has_colour"),
+    [
+        ({"FORCE_COLOR": "1"}, ["log"], True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, ["log"], False),
+        ({"FORCE_COLOR": "1"}, ["log", "--json"], False),
+    ],
+)
+def test_forced_colour(made_store, environment, arguments, has_colour):
     """FORCE_COLOR asks for colour where there is no terminal; NO_COLOR wins over both."""
-    assert "\x1b[32m" in run("-s", str(store), "log", FORCE_COLOR="1").stdout
-    assert "\x1b" not in run("-s", str(store), "log", FORCE_COLOR="1", NO_COLOR="1").stdout
-    assert "\x1b" not in run("-s", str(store), "log", "--json", FORCE_COLOR="1").stdout
-
-
-def test_an_option_without_the_one_it_belongs_to(vstate):
-    """It is refused before anything runs; the host would be refused next."""
-    result = vstate.run("view", "--rev", "nosuch", "--host", "0.0.0.0")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "--rev chooses what --export writes" in result.stderr
+    assert ("\x1b[32m" in run("-s", str(made_store), *arguments, **environment).stdout) is has_colour

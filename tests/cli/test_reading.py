@@ -38,6 +38,8 @@ SESSIONS = {
             / ~ plan stores.Plan, <size> -> <size> / + steps[1]: 'think'
         log --stat -1 HEAD~1 -> <id> tidy up / <time> · 1 event / ~ messages list, <size> -> <size>
             / - old NoneType, <size> / ~ text str, <size> -> <size> / ~2 modified -1 removed
+        log --stat -1 --key plan -> <id> read / <time> · ok · 250 ms / ~ plan stores.Plan, <size> -> <size>
+            / +1 added ~1 modified
         log -1 -p HEAD~2 --key plan ? [0].diff[*].[key, details[*].path] -> [["plan", ["steps[1]"]]]
         log -1 --stat ? [0].diff[0].details -> null
         log --graph -p --oneline main..what-if -> * <id> (what-if) another goal ~1

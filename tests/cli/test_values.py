@@ -108,6 +108,38 @@ SESSIONS = {
             / ~ [10:20]: 10.0, 11.0, 12.0, 13.0, … -> 0.0, 0.0, 0.0, 0.0, … (10 of 1000 elements differ)
             / ~ [500]: 500.0 -> -1.0
     """,
+    "the diff of a column begins with what is odd: missing cells, other types, the largest changes": """
+        >>> cells = [float(number) for number in range(100)]
+        >>> commit(store, frame=pandas.DataFrame({"x": pandas.Series(cells, dtype=object), "y": cells}))
+        >>> odd = {50: cells[50], 70: float("nan"), 80: "eighty", 90: 1e6, 95: None}
+        >>> x = pandas.Series([odd.get(at, cell + 1) for at, cell in enumerate(cells)], dtype=object)
+        >>> commit(store, frame=pandas.DataFrame({"x": x, "y": [*cells[:50], float("nan"), *cells[51:]]}))
+        diff frame -> ~ frame ... / ~ x[70]: 70.0 -> nan / ~ x[95]: 95.0 -> None / ~ x[80]: 80.0 -> 'eighty'
+            / ~ x[90]: 90.0 -> 1000000.0 / ~ x[0]: 0.0 -> 1.0 / ...
+            / ~ x: 89 more of 100 cells differ, 2 became missing, 1 changed their type / ~ y[50]: 50.0 -> nan
+    """,
+    "in blame, a long run of cells of one commit is its ends and a count, and a column one short line": """
+        >>> frame = pandas.DataFrame({"price": [float(number) for number in range(300)], "size": range(300)})
+        >>> commit(store, frame=frame)
+        >>> commit(store, frame=frame.assign(price=frame.price.where(frame.index != 200)))
+        blame frame -> <id> <time> change price float64, 300 cells: 0.0, ...…
+            / <id> <time> change size int64, 300 cells: 0, ...…
+        blame frame price -> <id> <time> change price.dtype ... / <id> <time> change price[0] 0.0
+            / <id> <time> change price[1] 1.0 / … 195 more parts of this commit (--json has them all)
+            / <id> <time> change price[197] 197.0 / ... / <id> <time> change price[200] nan
+            / <id> <time> change price[201] 201.0 / ... / … 93 more ... / <id> <time> change price[299] 299.0
+        blame frame price ? length(@) -> 301
+    """,
+    "a line of an array begins with the path of its row or element": """
+        >>> commit(store, rows=numpy.arange(600).reshape(20, 30), deep=numpy.arange(12).reshape(2, 2, 3))
+        show rows -> numpy.ndarray: int64, 20 × 30, 0 to 599 / [0] 0 1 2 ... / [1] 30 31 ... / [19] 570 ...
+        show deep -> numpy.ndarray: int64, 2 × 2 × 3, 0 to 11 / [0][0] 0 1 2 / [0][1] 3 4 5 / [1][0] 6 7 8
+            / [1][1] 9 10 11
+        show deep [1][0][0] -> 6
+        >>> commit(store, long=numpy.arange(2000).reshape(2, 1000))
+        show long -> ... / [0][0] 0 1 ... / ... / [1][998] 1998 1999
+        show long [1][998] -> 1998
+    """,
 }
 
 
@@ -146,41 +178,6 @@ def test_each_cell_is_the_one_that_pandas_has(vstate, store, index, order):
     assert (detail["path"][0], detail["old"], detail["new"]) == ("c", 6, -1)
 
 
-def test_the_diff_of_a_column_begins_with_what_is_odd(vstate, store):
-    """Cells that became missing, then those of another type, then the largest changes, and a count."""
-    cells: list[object] = [float(number) for number in range(100)]
-    commit(store, frame=pandas.DataFrame({"x": pandas.Series(cells, dtype=object), "y": cells}))
-    changed = [cell + 1 for cell in cells]
-    changed[70], changed[80], changed[90], changed[95] = float("nan"), "eighty", 1e6, None
-    other = [cell + 1 for cell in cells]
-    other[50] = float("nan")
-    commit(store, frame=pandas.DataFrame({"x": pandas.Series(changed, dtype=object), "y": other}))
-    lines = [line.strip() for line in vstate("diff", "frame").splitlines()[1:]]
-    assert lines[:5] == [
-        "~ x[70]: 70.0 -> nan",
-        "~ x[95]: 95.0 -> None",
-        "~ x[80]: 80.0 -> 'eighty'",
-        "~ x[90]: 90.0 -> 1000000.0",
-        "~ x[0]: 0.0 -> 1.0",
-    ]
-    assert lines[10] == "~ x: 90 more of 100 cells differ, 2 became missing, 1 changed their type"
-    assert lines[11] == "~ y[50]: 50.0 -> nan"
-
-
-def test_blame_of_a_frame_is_short(vstate, store):
-    """A long run of cells that one commit changed is its ends and a count; a column is one short line."""
-    frame = pandas.DataFrame({"price": [float(number) for number in range(300)], "size": range(300)})
-    commit(store, frame=frame)
-    commit(store, frame=frame.assign(price=frame.price.where(frame.index != 200)))
-    assert [len(line) < 200 for line in vstate("blame", "frame").splitlines()] == [True, True]
-    lines = vstate("blame", "frame", "price").splitlines()
-    assert "195 more parts of this commit" in lines[3]
-    assert [line.split()[-2] for line in lines[:3]] == ["price.dtype", "price[0]", "price[1]"]
-    assert next(line for line in lines if "price[200]" in line).split()[-1] == "nan"
-    assert len(lines) == 3 + 1 + 3 + 1 + 3 + 1 + 3
-    assert len(vstate.json("blame", "frame", "price")) == 301
-
-
 def test_a_pyarrow_table_is_read_without_pyarrow(vstate, store):
     """The buffers of Arrow's format: numbers, texts, bools, with missing cells and in chunks."""
     from vstate.display.tables import table_view
@@ -213,23 +210,6 @@ def test_a_pyarrow_table_is_read_without_pyarrow(vstate, store):
     ]
     short = Instance("pyarrow.lib._reconstruct_table", args=([array("int64", 9, None, b"x")], schema))
     assert table_view(short) is None
-
-
-@pytest.mark.parametrize(
-    ("shape", "labels"),
-    [
-        ((20, 30), ["[0]", "[1]", "[2]", "[19]"]),
-        ((2, 2, 3), ["[0][0]", "[0][1]", "[1][0]", "[1][1]"]),
-        ((2, 1000), ["[0][0]", "[1][998]"]),
-    ],
-)
-def test_the_labels_of_an_array_are_paths(vstate, store, shape, labels):
-    """Rows that are not too long have a line each; a line begins with the path of its row or element."""
-    commit(store, array=numpy.arange(numpy.prod(shape)).reshape(shape))
-    lines = [line.split() for line in vstate("show", "array").splitlines()[1:] if line != "…"]
-    assert {*labels} <= {line[0] for line in lines}
-    for label, first, *_ in lines:
-        assert vstate("show", "array", f"{label}[0]" if shape[-1] < 1000 else label) == f"{first}\n"
 
 
 def test_show_and_blame_take_each_path_that_diff_prints(vstate, store):
