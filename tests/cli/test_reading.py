@@ -32,6 +32,9 @@ SESSIONS = {
         log ? [2].info -> {"name": "read", "outcome": "ok", "seconds": 0.25}
         >>> commit(store, "many", **{f"many/{n:04}": n for n in range(1000)})
         log -1 -> <id> (HEAD -> main) many / <time> / +many/0000 ...+many/0007 … 992 more
+        >>> state = Versioned(store); state["x"] = 1
+        >>> state.commit("failed", outcome="error", seconds=300); state.close()
+        log -1 -> <id> (HEAD -> main) failed / <time> · error · 300 s / +x
     """,
     "log -p and --stat show what changed": """
         log -p -1 HEAD~2 -> <id> read / <time> · ok · 250 ms / + notes/a dict, <size> / {'lines': 3}

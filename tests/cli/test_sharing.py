@@ -308,18 +308,20 @@ def test_import_makes_a_store_here(vstate, store, tmp_path, monkeypatch):
     assert CliRunner().invoke(cli, ["log"]).exit_code == 0
 
 
-def test_values_come_from_shelve_and_json(vstate, tmp_path):
+def test_values_come_from_shelve_and_json(rows, vstate, tmp_path):
     """`import shelve` and `import json` commit values to a branch, and name those that they leave out."""
     with shelve.open(str(tmp_path / "old")) as shelf:
         shelf["plan"] = {"goal": "x"}
         shelf.dict[b"bad"] = b"no pickle"
     (tmp_path / "json").mkdir()
     (tmp_path / "json" / "limits.json").write_text('{"most": 3}')
-    vstate = type(vstate)(tmp_path / "store")
-    result = vstate.run("import", "shelve", str(tmp_path / "old"), "--branch", "cache", "--prefix", "old/")
-    assert result.exit_code == 1
-    assert "imported 1 key into cache, 1 of them new or changed\n  left out bad: " in result.stdout
-    assert vstate("show", "cache", "old/plan") == "{'goal': 'x'}\n"
-    document = vstate.json("import", "json", str(tmp_path / "json"))
-    assert (document["branch"], document["keys"], document["written"]) == ("main", 1, 1)
-    assert vstate("import", "json", str(tmp_path / "json")).startswith("imported 1 key into main, 0 of them")
+    rows(
+        """
+        import shelve TMP/old --branch cache --prefix old/ -> [1] imported 1 key into cache, 1 of them new or
+            ...changed / left out bad: ...
+        show cache old/plan -> {'goal': 'x'}
+        import json TMP/json ? [branch, keys, written] -> ["main", 1, 1]
+        import json TMP/json -> imported 1 key into main, 0 of them new or changed
+        """,
+        type(vstate)(tmp_path / "store"),
+    )
