@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta, tzinfo
 from math import inf, nan
@@ -76,17 +77,25 @@ class Nowhere(tzinfo):
         return None
 
 
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="no tzset here")
+def test_a_time_without_a_zone_has_one_place_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in processes of different zones: an index finds their records."""
+    naive = datetime(2026, 11, 21, 9)
+    places = {index_time(naive.replace(tzinfo=zone)) for zone in (Nowhere(), UTC)}
+    for zone in ("UTC0", "JST-9", "EST5"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        places.add(index_time(naive))
+    monkeypatch.undo()
+    time.tzset()
+    assert len(places) == 1
+
+
 @in_a_loop
 async def test_times_at_either_end_of_the_calendar_have_their_place() -> None:
     """datetime.min means "at once" in many programs, and local clocks cannot express it."""
     later = datetime.now(UTC) + timedelta(days=2)  # it is earlier than now in any zone
     times = [datetime.min, datetime(1900, 1, 1), datetime.now(), later, datetime.max]
-    naive = datetime(2026, 11, 21, 9)
-    assert (
-        index_time(naive.replace(tzinfo=Nowhere()))
-        == index_time(naive)
-        == index_time(naive.replace(tzinfo=UTC))
-    )
     async with ToolStateManager() as tools:
         order = list("01234")
         for number, time in reversed(list(enumerate(times))):
@@ -144,6 +153,8 @@ WRONG_SETTINGS: list[tuple[Callable[..., object], dict[str, Any], str]] = [
     (AgentRecoveryManager, {"agent_store": StateManager()}, "agent_store is an AgentStateStore, not a State"),
     (AgentRecoveryManager, {**AGENTS, "auto_recover": "no"}, "auto_recover is True or False"),
     (AgentRecoveryManager, {**AGENTS, "max_recovery_attempts": "3"}, "is a whole number from 0 on, not '3'"),
+    (AgentStateStore, {"persistence": "file", "redis_url": "redis://x"}, "redis_url and key_prefix are for"),
+    (AgentStateStore, {"persistence": Memory(), "key_prefix": "x"}, "redis_url and key_prefix are for"),
     # A contradiction shows no password.
     (AgentStateStore, {"persistence": URL, "redis_url": URL}, "not for 'redis:...'"),
     (StateConfig, {"backend": URL, "file_path": "state"}, "not for 'redis:...'"),
