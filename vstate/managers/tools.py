@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum, auto
@@ -322,7 +323,8 @@ class ToolStateManager(Manager):
     def _count(self, part: Namespace, tool_name: str, **more: float) -> None:
         tallies = _tallies(part)
         tally = tallies.get((tool_name, self._shard)) or Tally(tool_name=tool_name, shard=self._shard)
-        tallies.put(tally.plus(**more))
+        counts = {name: getattr(tally, name) + value for name, value in more.items()}
+        tallies.put(tally.model_copy(update=counts))
 
 
 _executions = kept(
@@ -352,26 +354,22 @@ class Tally(Record):
     hits: int = 0
     misses: int = 0
 
-    def plus(self, **more: float) -> Tally:
-        """The tally with these counts added."""
-        return self.model_copy(update={name: getattr(self, name) + value for name, value in more.items()})
-
 
 _tallies = kept("stats", Tally, key=("tool_name", "shard"))
 
 
 def _statistics(tallies: Iterable[Tally], tool_name: str) -> ToolStats:
-    total = Tally(tool_name=tool_name, shard="")
+    total: Counter[str] = Counter()
     for tally in tallies:
-        total = total.plus(**tally.model_dump(exclude={"tool_name", "shard"}))
-    ended = total.completed + total.failed
+        total.update(tally.model_dump(exclude={"tool_name", "shard"}))
+    ended = total["completed"] + total["failed"]
     return ToolStats(
         tool_name=tool_name,
         total_executions=ended,
-        success_rate=_rate(total.completed, ended),
-        error_rate=_rate(total.failed, ended),
-        avg_duration_ms=_rate(total.duration_ms, total.timed),
-        cache_hit_rate=_rate(total.hits, total.hits + total.misses),
+        success_rate=_rate(total["completed"], ended),
+        error_rate=_rate(total["failed"], ended),
+        avg_duration_ms=_rate(total["duration_ms"], total["timed"]),
+        cache_hit_rate=_rate(total["hits"], total["hits"] + total["misses"]),
     )
 
 
