@@ -302,12 +302,13 @@ async def test_a_call_while_the_history_is_cut_off(time: Time, name: str) -> Non
     assert at >= 3
 
 
+@pytest.mark.parametrize("place", ["disk", *sized([], [on_server("redis")])], indirect=True)
 @pytest.mark.slow
 def test_a_process_that_is_killed_between_two_steps(
     place: Place, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGKILL before any call of the store: the next service does it, and no session in use is lost."""
-    monkeypatch.setattr(rounds, "_LEASE_SECONDS", 0.5)
+    monkeypatch.setattr(rounds, "_LEASE_SECONDS", 0.3)
 
     async def prepare() -> int:
         async with StateService(place.open(), ttl=TTL) as service:

@@ -7,8 +7,9 @@
 
 from vstate.sessions.conversation import Conversation, len_of_tokens
 from vstate.sessions.json_session import JSONSession
+from vstate.sessions.redis_state_service import RedisStateService
 from vstate.sessions.state_module import SessionBase, StateModule
-from vstate.sessions.state_service import InMemoryStateService, RedisStateService, StateService
+from vstate.sessions.state_service import InMemoryStateService, StateService
 from vstate.sessions.state_service_factory import StateServiceFactory
 from vstate.sessions.versioned_session import SavedSession, VersionedSession
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from vstate.errors import InvalidInput
-from vstate.sessions.state_service import InMemoryStateService, RedisStateService, StateService
+from vstate.sessions.redis_state_service import RedisStateService
+from vstate.sessions.state_service import InMemoryStateService, StateService
 
 _FLAGS = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
