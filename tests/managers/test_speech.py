@@ -32,40 +32,31 @@ def manager() -> SpeechStateManager:
 @in_a_loop
 async def test_the_documented_calls(local_store: AgentStore) -> None:
     """The calls in the documentation of agenticaiframework, on every store, and for another manager."""
-    manager, other = SpeechStateManager(persistence=local_store()), SpeechStateManager(local_store())
-    session = await manager.create_session(
-        session_type="voice_conversation",
-        streaming_mode=StreamingMode.BIDIRECTIONAL,
-        config={"stt_model": "whisper-1", "language": "en"},
-    )
-    await manager.update_session_status(session_id=session, status=AudioSessionStatus.ACTIVE)
-    begun = present(await other.get_session(session))
-    assert (begun.status, begun.streaming_mode) == (AudioSessionStatus.ACTIVE, StreamingMode.BIDIRECTIONAL)
-    assert begun.config == {"stt_model": "whisper-1", "language": "en"}
-
-    heard = STTState(
-        session_id=session,
-        status=TranscriptionStatus.TRANSCRIBING,
-        audio_received_bytes=1024,
-        transcription_progress=0.6,
-        interim_transcript="hello, I",
-    )
-    await manager.update_stt_state(heard)
-    assert await other.get_stt_state(session) == heard
-    said = TTSState(session_id=session, text_queue=["hi"], audio_generated_bytes=2048, is_speaking=True)
-    await manager.update_tts_state(said)
-    assert present(await other.get_tts_state(session)).is_speaking
-    conversation = VoiceConversationState(
-        session_id=session, turn_count=5, current_speaker="user", stt_state=heard, tts_state=said
-    )
-    await manager.update_conversation_state(conversation)
-    assert await other.get_conversation_state(session) == conversation
-    await manager.end_session(session_id=session, reason="user_ended")
-    ended = present(await other.get_session(session))
-    assert (ended.status, ended.end_reason) == (AudioSessionStatus.COMPLETED, "user_ended")
-    assert ended.ended_at is not None
-    await manager.close()
-    await other.close()
+    first = SpeechStateManager(persistence=local_store())
+    async with first as manager, SpeechStateManager(local_store()) as other:
+        config = {"stt_model": "whisper-1", "language": "en"}
+        session = await manager.create_session(
+            session_type="voice_conversation", streaming_mode=StreamingMode.BIDIRECTIONAL, config=config
+        )
+        await manager.update_session_status(session_id=session, status=AudioSessionStatus.ACTIVE)
+        begun = present(await other.get_session(session))
+        assert (begun.status, begun.streaming_mode, begun.config) == ("active", "bidirectional", config)
+        status = TranscriptionStatus.TRANSCRIBING
+        heard = STTState(session_id=session, status=status, audio_received_bytes=1024, interim_transcript="I")
+        await manager.update_stt_state(heard)
+        assert await other.get_stt_state(session) == heard
+        said = TTSState(session_id=session, text_queue=["hi"], audio_generated_bytes=2048, is_speaking=True)
+        await manager.update_tts_state(said)
+        assert await other.get_tts_state(session) == said
+        conversation = VoiceConversationState(
+            session_id=session, turn_count=5, current_speaker="user", stt_state=heard, tts_state=said
+        )
+        await manager.update_conversation_state(conversation)
+        assert await other.get_conversation_state(session) == conversation
+        await manager.end_session(session_id=session, reason="user_ended")
+        ended = present(await other.get_session(session))
+        assert (ended.status, ended.end_reason) == (AudioSessionStatus.COMPLETED, "user_ended")
+        assert ended.ended_at is not None
 
 
 @pytest.mark.parametrize("by_status", [False, True])

@@ -52,46 +52,31 @@ async def ids(manager: OrchestrationStateManager, status: str = "pending") -> li
 @in_a_loop
 async def test_the_documented_calls(local_store: AgentStore) -> None:
     """The calls in the documentation of agenticaiframework, on every store, and for a second manager."""
-    async with OrchestrationStateManager(local_store(), sync_interval=1.0) as manager:
-        await manager.create_team(
-            TeamState(
-                team_id="research",
-                agents={
-                    "r1": AgentCoordinationState(
-                        agent_id="r1", status="idle", capabilities=["search"], current_task=None
-                    ),
-                    "w1": AgentCoordinationState(agent_id="w1", status="idle", capabilities=["write"]),
-                },
-                task_queue=TaskQueueState(pending=[], in_progress=[], completed=[]),
-            )
-        )
+    first = OrchestrationStateManager(local_store(), sync_interval=1.0)
+    async with first as manager, OrchestrationStateManager(local_store()) as other:
+        r1 = AgentCoordinationState(agent_id="r1", status="idle", capabilities=["search"], current_task=None)
+        w1 = AgentCoordinationState(agent_id="w1", status="idle", capabilities=["write"])
+        queue = TaskQueueState(pending=[], in_progress=[], completed=[])
+        await manager.create_team(TeamState(team_id="t", agents={"r1": r1, "w1": w1}, task_queue=queue))
         for agent_id in ("r1", "w1"):
             await manager.update_agent_status(
-                team_id="research", agent_id=agent_id, status="working", current_task="task_001"
+                team_id="t", agent_id=agent_id, status="working", current_task="task_001"
             )
-        await manager.update_agent_status(team_id="research", agent_id="r1", status="idle")
-        assert [a.agent_id for a in await manager.get_available_agents(team_id="research")] == ["r1"]
-        assert await manager.get_available_agents(team_id="research", capability="write") == []
+        await manager.update_agent_status(team_id="t", agent_id="r1", status="idle")
+        assert await manager.get_available_agents(team_id="t", capability="write") == []
         task = {"id": "task_002", "type": "research", "priority": "high", "data": {"query": "AI"}}
-        await manager.enqueue_task(team_id="research", task=task)
-        await manager.assign_task(team_id="research", task_id="task_002", agent_id="r1")
-
-        async with OrchestrationStateManager(local_store()) as other:
-            found = present(await other.get_team("research"))
-            assert {id: agent.status for id, agent in found.agents.items()} == {
-                "r1": "working",
-                "w1": "working",
-            }
-            assert found.agents["r1"].current_task == "task_002"
-            await other.enqueue_task(team_id="research", task={"id": "task_003"})
-            await other.assign_task(team_id="research", task_id="task_003", agent_id="w1")  # from task_001
-            await other.complete_task(team_id="research", task_id="task_003")
-            await other.complete_task(team_id="research", task_id="task_002", result={"found": 3})
-
-        queue = await manager.get_queue_status("research")
-        assert (len(queue.pending), len(queue.in_progress), len(queue.completed)) == (0, 0, 2)
-        assert queue.completed[1].items() >= {**task, "assigned_to": "r1", "result": {"found": 3}}.items()
-        assert [a.agent_id for a in await manager.get_available_agents("research", "search")] == ["r1"]
+        await manager.enqueue_task(team_id="t", task=task)
+        await manager.assign_task(team_id="t", task_id="task_002", agent_id="r1")
+        found = present(await other.get_team("t"))
+        assert [(agent.status, agent.current_task) for agent in found.agents.values()] == [
+            ("working", "task_002"),
+            ("working", "task_001"),
+        ]
+        await other.complete_task(team_id="t", task_id="task_002", result={"found": 3})
+        status = await manager.get_queue_status("t")
+        assert (len(status.pending), len(status.in_progress), len(status.completed)) == (0, 0, 1)
+        assert status.completed[0].items() >= {**task, "assigned_to": "r1", "result": {"found": 3}}.items()
+        assert [a.agent_id for a in await manager.get_available_agents("t", "search")] == ["r1"]
 
 
 @in_a_loop

@@ -34,58 +34,31 @@ def execution(id: str, tool: str = "search", **fields: Any) -> ToolExecution:
 @in_a_loop
 async def test_the_documented_calls(local_store: AgentStore) -> None:
     """The calls in the documentation of agenticaiframework, on every store, and for another manager."""
-    manager = ToolStateManager(persistence=local_store(), cache_results=True, cache_ttl=3600)
-    other = ToolStateManager(persistence=local_store())
-    began = datetime.now()
-    await manager.start_execution(
-        ToolExecution(
-            execution_id="exec_001",
-            tool_name="web_search",
-            status=ToolExecutionStatus.RUNNING,
-            started_at=began,
-            parameters={"query": "AI news"},
-        )
-    )
-    running = present(await other.get_execution("exec_001"))
-    assert (running.status, running.started_at) == (ToolExecutionStatus.RUNNING, began)
-    await manager.complete_execution(execution_id="exec_001", result={"results": [1]}, duration_ms=1500)
-    (done,) = await other.get_execution_history(tool_name="web_search", limit=100)
-    assert (done.status, done.result, done.duration_ms) == ("completed", {"results": [1]}, 1500)
-    assert done.parameters == {"query": "AI news"}
+    first = ToolStateManager(persistence=local_store(), cache_results=True, cache_ttl=3600)
+    async with first as manager, ToolStateManager(persistence=local_store()) as other:
+        began = datetime.now()
+        given = {"status": ToolExecutionStatus.RUNNING, "started_at": began, "parameters": {"q": "AI"}}
+        await manager.start_execution(ToolExecution(execution_id="e1", tool_name="web_search", **given))
+        running = present(await other.get_execution("e1"))
+        assert (running.status, running.started_at) == (ToolExecutionStatus.RUNNING, began)
+        await manager.complete_execution(execution_id="e1", result={"results": [1]}, duration_ms=1500)
+        (done,) = await other.get_execution_history(tool_name="web_search", limit=100)
+        assert (done.status, done.result, done.duration_ms) == ("completed", {"results": [1]}, 1500)
 
-    await manager.cache_result(
-        ToolCacheEntry(
-            tool_name="web_search", parameters_hash="abc123", result=[2], created_at=datetime.now(), ttl=3600
-        )
-    )
-    assert present(await other.get_cached_result("web_search", parameters_hash="abc123")).result == [2]
-    assert not await other.get_cached_result(tool_name="web_search", parameters={"query": "AI news"})
+        entry = {"parameters_hash": "abc123", "result": [2], "created_at": datetime.now(), "ttl": 3600}
+        await manager.cache_result(ToolCacheEntry(tool_name="web_search", **entry))
+        assert present(await other.get_cached_result("web_search", parameters_hash="abc123")).result == [2]
+        assert not await other.get_cached_result(tool_name="web_search", parameters={"q": "AI"})
 
-    await manager.start_execution(execution("exec_002", "web_search"))
-    due = datetime.now()
-    await manager.update_retry_state(
-        RetryState(
-            execution_id="exec_002",
-            attempts=2,
-            max_attempts=5,
-            last_error="timeout",
-            next_retry_at=due,
-            backoff_factor=2.0,
-        )
-    )
-    (retry,) = await other.get_pending_retries()
-    assert retry.next_retry_at == due
-    assert retry.next_retry_at <= datetime.now()
-
-    stats = await other.get_tool_stats("web_search")
-    assert (stats.total_executions, stats.success_rate, stats.error_rate) == (1, 1.0, 0.0)
-    assert (stats.avg_duration_ms, f"{stats.cache_hit_rate:.2%}") == (1500, "50.00%")
-    await other.fail_execution("exec_002", "timeout")
-    assert (await manager.get_tool_stats("web_search")).error_rate == 0.5
-    assert await other.invalidate_cache("web_search") == 1
-    assert await manager.get_cached_result("web_search", parameters_hash="abc123") is None
-    await manager.close()
-    await other.close()
+        await manager.start_execution(execution("e2", "web_search"))
+        due = {"last_error": "timeout", "next_retry_at": datetime.now(), "backoff_factor": 2.0}
+        await manager.update_retry_state(RetryState(execution_id="e2", attempts=2, max_attempts=5, **due))
+        (retry,) = await other.get_pending_retries()
+        assert retry.next_retry_at == due["next_retry_at"]
+        stats = await other.get_tool_stats("web_search")
+        assert (stats.total_executions, stats.success_rate, stats.error_rate) == (1, 1.0, 0.0)
+        assert (stats.avg_duration_ms, f"{stats.cache_hit_rate:.2%}") == (1500, "50.00%")
+        assert await other.invalidate_cache("web_search") == 1
 
 
 @in_a_loop

@@ -63,38 +63,31 @@ async def checkpoints(manager: WorkflowStateManager, id: str = "w") -> list[str]
 @in_a_loop
 async def test_the_documented_calls(local_store: AgentStore) -> None:
     """The calls in the documentation of agenticaiframework, on every store, and for a second manager."""
-    async with WorkflowStateManager(local_store(), checkpoint_interval=5) as manager:
-        workflow = WorkflowState(
-            workflow_id="w", status=WorkflowStatus.PENDING, total_steps=10, current_step=0, context={}
+    first = WorkflowStateManager(local_store(), checkpoint_interval=5)
+    async with first as manager, WorkflowStateManager(local_store()) as other:
+        fields = {"status": WorkflowStatus.PENDING, "total_steps": 10, "current_step": 0, "context": {}}
+        await manager.create(WorkflowState(workflow_id="w", **fields))
+        fetched = StepState(
+            step_number=1, name="fetch", status="completed", result={"n": 1}, duration_ms=5400
         )
-        await manager.create(workflow)
-        await manager.update_step(
+        await manager.update_step(workflow_id="w", step=fetched)
+        found = present(await other.get("w"))
+        assert (found.current_step, found.total_steps, found.progress) == (1, 10, 10.0)
+        assert await other.get_status("w") is WorkflowStatus.RUNNING
+        made = WorkflowCheckpoint(
             workflow_id="w",
-            step=StepState(
-                step_number=1, name="fetch", status="completed", result={"n": 1}, duration_ms=5400
-            ),
+            checkpoint_id="cp",
+            step=1,
+            state=found,
+            context={"k": "v"},
+            timestamp=datetime.now(),
         )
-        async with WorkflowStateManager(local_store()) as other:
-            found = present(await other.get("w"))
-            assert (found.current_step, found.total_steps, found.progress) == (1, 10, 10.0)
-            assert await other.get_status("w") is WorkflowStatus.RUNNING
-        await manager.checkpoint(
-            WorkflowCheckpoint(
-                workflow_id="w",
-                checkpoint_id="cp",
-                step=1,
-                state=found,
-                context={"k": "v"},
-                timestamp=datetime.now(),
-            )
-        )
-        [made] = await manager.list_checkpoints("w")
-        assert (made.checkpoint_id, made.state, made.context) == ("cp", found, {"k": "v"})
+        await manager.checkpoint(made)
+        assert await other.list_checkpoints("w") == [made]
         await run(manager, 2, 3)
         resumed = await manager.resume_from(workflow_id="w", checkpoint_id="cp")
         assert (resumed.current_step, resumed.context) == (1, {"k": "v"})
         await manager.pause("w")
-        assert await manager.get_status("w") is WorkflowStatus.PAUSED
         await manager.resume("w")
         cancelled = await manager.cancel(workflow_id="w", reason="no longer needed")
         assert (cancelled.status, cancelled.reason) == (WorkflowStatus.CANCELLED, "no longer needed")
