@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import re
 import resource
@@ -16,7 +15,6 @@ from running import run_forked
 
 from vstate.errors import CorruptStore, InvalidInput
 from vstate.sessions import JSONSession, SessionBase, StateModule
-from vstate.sessions.json_session import _locked
 
 NAMES = ["a", "b_c", "a_b", "c", "..", ".", "../escaped", "/etc/x", "a/b", "é", "É", " ", "A b", "A", "B_C"]
 NAMES += ["%", "%2F", "%5F", "%5f", "x" * 300, "X" * 300]
@@ -164,35 +162,6 @@ def test_loading_is_all_or_nothing(tmp_path: Path) -> None:
     for call in (save, load):
         with pytest.raises(TypeError, match="a is a dict, not a StateModule"):
             call(JSONSession(tmp_path), "s", a={"no": "module"})  # type: ignore[arg-type]
-
-
-def test_a_cancelled_save_has_ended(tmp_path: Path) -> None:
-    """Each cancellation waits for the thread, and its error is not reported a second time."""
-    session = JSONSession(tmp_path)
-    save(session, "s", box=Box(1))
-    (tmp_path / "d.json").mkdir()  # cannot be replaced: that save fails
-    reported = []
-
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
-        with _locked(tmp_path / ".lock"):
-            saves = [asyncio.create_task(session.save_session_state(id, box=Box(2))) for id in "sd"]
-            for _ in range(3):
-                await asyncio.sleep(0.05)
-                for each in saves:
-                    each.cancel()
-            await asyncio.sleep(0.05)
-            assert not any(each.done() for each in saves)
-        for each in saves:
-            with pytest.raises(asyncio.CancelledError):
-                await each
-        assert json.loads((tmp_path / "s.json").read_text()) == {"box": {"value": 2}}
-        saves.clear()
-        gc.collect()
-        await asyncio.sleep(0)
-
-    asyncio.run(main())
-    assert not reported
 
 
 def test_saves_at_once(tmp_path: Path) -> None:

@@ -68,20 +68,6 @@ def test_a_registered_attribute_that_becomes_a_module() -> None:
     assert agent.name == "bob"
 
 
-def test_an_attribute_that_cannot_be_set() -> None:
-    """An attribute that failed to become a module is none."""
-
-    class Fixed(Memory):
-        @property
-        def fixed(self) -> int:
-            return 1
-
-    module = Fixed([1])
-    with pytest.raises(AttributeError):
-        module.fixed = Memory()  # type: ignore[assignment, misc]
-    assert module.state_dict() == {"content": [1]}
-
-
 def test_a_module_replaced_by_none_round_trips() -> None:
     """None is saved and loaded as None, and a state with the module brings it back."""
     agent, other = Agent(), Agent()
