@@ -66,9 +66,9 @@ def test_a_message_that_cannot_fit_raises() -> None:
             )
     # NaN tokens would mean no limit.
     for name, wrong in (("last", (-1, "1", 1.5)), ("max_tokens", (-1, "9", math.nan))):
-        for given in wrong:
+        for value in wrong:
             with pytest.raises(InvalidInput, match=f"{name} is a .*number from 0 on, or None for no limit"):
-                conversation.window(**{name: given})
+                conversation.window(**{name: value})
 
 
 def test_tokens() -> None:
