@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final
 
@@ -210,9 +211,7 @@ class Reading:
         return {
             "commit": self._named(text),
             "branch": self._branch(text),
-            "places": [
-                {"key": each.key, "path": each.path, "excerpt": each.excerpt} for each in found.places
-            ],
+            "places": [asdict(each) for each in found.places],
             "keys": found.keys,
             "unread": found.unread,
             "complete": found.is_complete,

@@ -83,18 +83,17 @@ def diff(session: Session, args: tuple[str, ...], named: tuple[str, ...], stat: 
 
 
 def _sort(session: Session, args: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """The revisions among the arguments, at most two, and the keys behind them."""
-    most = 2
-    for number, arg in enumerate(args):
-        is_range = number == 0 and RANGE.fullmatch(arg) is not None
-        found = [(side, *session.resolve_or_head(side)) for side in (_sides(arg) if is_range else [arg])]
-        side, commit, error = next((each for each in found if each[2] is not None), found[0])
-        if number >= most or error is not None:
-            if error is not None and number < 2 and not _is_key(session, arg, [*args[:number], commit.id]):
-                raise session.unknown(side, commit, error)
-            return [*args[:number]], [*args[number:]]
-        most = 1 if is_range else most
-    return [*args], []
+    """The revisions among the arguments, at most two or one range, and the keys behind them."""
+    revisions, words = list[str](), [*args]
+    while words and len(revisions) < (1 if revisions and RANGE.fullmatch(revisions[0]) else 2):
+        for side in [words[0]] if revisions else _sides(words[0]):
+            commit, error = session.resolve_or_head(side)
+            if error is not None:
+                if not _is_key(session, words[0], [*revisions, commit.id]):
+                    raise session.unknown(side, commit, error)
+                return revisions, words
+        revisions.append(words.pop(0))
+    return revisions, words
 
 
 def _sides(revision: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import islice
 
 import click
@@ -129,7 +130,7 @@ def grep(session: Session, text: str, rev: str, prefix: str, limit: int, timeout
     for place in found.places:
         path = " (key)" if place.path is None else f" {safe(place.path, _WIDEST_NAME)}"
         lines.append([(safe(place.key, _WIDEST_NAME), "green"), (path, "cyan"), f": {safe(place.excerpt)}"])
-        places.append({"key": place.key, "path": place.path, "excerpt": place.excerpt})
+        places.append(asdict(place))
     numbers = {"keys": found.keys, "unread": found.unread, "is_complete": found.is_complete}
     session.answer({"places": places, **numbers}, lines)
     searched = f"{counted(len(found.places), 'place')} in {counted(found.keys, 'key')}"

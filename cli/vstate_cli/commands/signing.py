@@ -127,7 +127,13 @@ def key(session: Session, action: str, file: str, kind: str | None) -> None:
     """
     if action == "show" and kind is not None:
         raise click.UsageError("--kind is for `new`.")
-    public, mark = _make(file, kind or SIGNING) if action == "new" else _read(file)
+    if action == "new" and kind == ENCRYPTION:
+        save_key(file, generate_key())
+    elif action == "new":
+        SigningKey.generate().save(file)
+    secret = parse_key(read_secret(file))
+    public = str(SigningKey.load(file).public) if secret is None else None
+    mark = None if secret is None else fingerprint(secret)
     found = SIGNING if public else ENCRYPTION
     lines: list[Line] = [[public or f"{ENCRYPTION} key, fingerprint {mark}"]]
     if action == "new" and mark:
@@ -135,22 +141,3 @@ def key(session: Session, action: str, file: str, kind: str | None) -> None:
     if action == "new":
         lines.insert(0, [f"Made the {found} key {safe(file)}, which only you can read."])
     session.answer({"file": file, "kind": found, "public_key": public, "fingerprint": mark}, lines)
-
-
-def _make(file: str, kind: str) -> tuple[str | None, str | None]:
-    """Make a key. Returns its public key or its fingerprint."""
-    if kind == ENCRYPTION:
-        secret = generate_key()
-        save_key(file, secret)
-        return None, fingerprint(secret)
-    signing = SigningKey.generate()
-    signing.save(file)
-    return str(signing.public), None
-
-
-def _read(file: str) -> tuple[str | None, str | None]:
-    """The public key or the fingerprint of the key in a file."""
-    secret = parse_key(read_secret(file))
-    if secret is not None:
-        return None, fingerprint(secret)
-    return str(SigningKey.load(file).public), None
