@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from vstate import CorruptObject, Memory, StoreUnavailable, Versioned
@@ -20,55 +22,41 @@ def make(count: int) -> Repository:
     return repo
 
 
-def test_a_long_run_is_several_rows() -> None:
-    """A row stands for 1,000 commits at most, so the first rows of a long run are known soon."""
-    listings = Listings(make(2100))
-    answer = listings.page(Query(), fold=True, count=True, first=0, limit=10)
+def whole(listings: Listings, query: Query, **given: Any) -> tuple[dict[str, Any], int]:
+    """The first page once the list is complete, and the number of requests until then."""
+    answer, requests = listings.page(query, first=0, **given), 1
     while not answer["complete"]:
-        answer = listings.page(Query(), fold=True, count=True, first=0, limit=10, view=answer["view"])
-    assert [row["folded"] for row in answer["rows"]] == [1000, 1000, 99, 0]
-    assert [row["message"] for row in answer["rows"]] == ["put 2099", "put 1099", "put 99", "put 0"]
+        answer, requests = listings.page(query, first=0, view=answer["view"], **given), requests + 1
+    return answer, requests
 
 
-def test_a_ref_begins_a_row() -> None:
-    """A commit with a branch or a tag is not folded into the run above it."""
-    repo = make(30)
-    repo.create_tag("v1", "main~9")
-    rows = Listings(repo).page(Query(), fold=True, first=0, limit=10)["rows"]
-    assert [row["folded"] for row in rows] == [9, 20, 0]
+def test_runs_of_alike_commits_are_folded() -> None:
+    """A row stands for 1,000 commits at most, and for none with a branch or a tag but its first."""
+    repo = make(2100)
+    repo.create_tag("v1", "main~2010")
+    rows = whole(Listings(repo), Query(), fold=True, count=True, limit=10)[0]["rows"]
+    assert [(row["folded"], row["message"]) for row in rows] == [
+        *((1000, "put 2099"), (1000, "put 1099"), (10, "put 99"), (89, "put 89"), (0, "put 0"))
+    ]
 
 
 def test_a_row_is_found() -> None:
-    """The row of a commit has its number, folded or not; a commit of another branch has none."""
+    """The row of a commit has its number, folded or not, also in a run that goes on behind the rows that are
+    made; a commit of another branch has none.
+    """
     repo = make(30)
     with Versioned(repo.store) as state:
         other = state.fork("other", at="HEAD~5")
         other["k"] = -1
         elsewhere = other.commit("elsewhere")
     listings = Listings(repo)
-    wanted = repo.resolve("main~20")
-    assert listings.page(Query(), find=wanted, first=0, limit=1)["found"] == 20
-    assert listings.page(Query(), fold=True, find=wanted, first=0, limit=1)["found"] == 0
-    assert listings.page(Query(), find=elsewhere, first=0, limit=1)["found"] is None
-    assert listings.page(Query(all=True), find=elsewhere, first=0, limit=1)["found"] == 0
-
-
-def test_a_filter_that_finds_little_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request ends though few commits meet the conditions; the next one goes on."""
-    listings = Listings(make(50))
-    monkeypatch.setattr(listing, "_LONGEST_SEARCH", 0.0)
-    query = Query(grep="put 0")
-    answer = listings.page(query, first=0, limit=5)
-    requests = 1
-    while not answer["complete"]:
-        answer = listings.page(query, first=0, limit=5, view=answer["view"])
-        requests += 1
-    assert [row["message"] for row in answer["rows"]] == ["put 0"]
-    assert requests > 1
-
-
-def test_a_row_is_found_in_a_run_that_goes_on() -> None:
-    """A commit behind the rows that are made has its number, though its run has not ended there."""
+    for query, fold, commit, found in (
+        (Query(), False, repo.resolve("main~20"), 20),
+        (Query(), True, repo.resolve("main~20"), 0),
+        (Query(), False, elsewhere, None),
+        (Query(all=True), False, elsewhere, 0),
+    ):
+        assert listings.page(query, fold=fold, find=commit, first=0, limit=1)["found"] == found
     repo = make(600)
     for i in range(120):
         repo.commit("main", set={"k": -i}, message=f"step {'x' * i}")
@@ -76,6 +64,14 @@ def test_a_row_is_found_in_a_run_that_goes_on() -> None:
     view = listings.page(Query(), fold=True, first=0, limit=80)["view"]
     wanted = repo.resolve("main~300")
     assert listings.page(Query(), fold=True, find=wanted, first=0, limit=80, view=view)["found"] == 120
+
+
+def test_a_filter_that_finds_little_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request ends though few commits meet the conditions; the next one goes on."""
+    monkeypatch.setattr(listing, "_LONGEST_SEARCH", 0.0)
+    answer, requests = whole(Listings(make(50)), Query(grep="put 0"), limit=5)
+    assert [row["message"] for row in answer["rows"]] == ["put 0"]
+    assert requests > 1
 
 
 def test_an_error_of_the_store_is_no_end() -> None:
