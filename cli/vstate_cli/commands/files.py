@@ -65,8 +65,8 @@ def export(
     from those commits, and the other store must have them. HEAD stands for its branch. Any other REV that
     is no branch and no tag needs --as.
 
-    With --to langgraph-sqlite, each REV is a branch of a thread. No value is loaded, and the file is read
-    back and compared. Checkpoints that are in FILE already stay. This needs vstate[langgraph].
+    With --to langgraph-sqlite, each REV is a branch of a thread, and no value is loaded. Checkpoints that are
+    in FILE already stay. This needs vstate[langgraph].
     """
     if to is not None:
         if since or as_branch is not None or output == "-":
