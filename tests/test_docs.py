@@ -395,11 +395,6 @@ def test_every_error_has_its_row() -> None:
     assert sorted(rows) == sorted(errors.__all__)
 
 
-def test_the_readme_is_short() -> None:
-    """A newcomer reads 120 lines at the most."""
-    assert len(text_of("README.md").splitlines()) <= 120
-
-
 def without_chance(output: str) -> str:
     """The output without the parts that differ in each run: ids, times, sizes of pickles, trailing spaces."""
     output = re.sub(r"\b[0-9a-f]{10}\b", "ID", output)

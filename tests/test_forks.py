@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 import traceback
-import warnings
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -20,29 +19,18 @@ from typing import Any
 
 import pytest
 from integrations.adapters import Adapter, OpenAI, Saver
-from soak import sized
 
 import vstate
 from vstate import (
     InvalidInput,
     Live,
     Memory,
-    Snapshot,
-    UncommittedWarning,
     Versioned,
     VStateError,
     aio,
 )
 from vstate.kv import Cache, Prefixed, Tiered
-from vstate.managers import (
-    StateConfig,
-    StateManager,
-    ToolExecution,
-    ToolStateManager,
-)
 from vstate.patterns import Journal
-from vstate.patterns.fields import Fields
-from vstate.sessions import StateService
 from vstate.values import builders, definitions, pickling
 
 pytestmark = [
@@ -50,7 +38,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning"),
 ]
 
-FORKS = sized(4, 100)
 
 SECONDS = 60
 """After so many seconds a child counts as hanging, and shows where."""
@@ -163,58 +150,34 @@ class Doing:
         return {}
 
 
-def update(store: Gated) -> Call:
-    state = Versioned(store, branch="main")
-    return lambda inside: state.apply(lambda found: counted(found, inside))
+def of_state(use: Callable[[Versioned, Inside], object]) -> Callable[[Gated], Call]:
+    """Calls of a state of the store."""
+
+    def kind(store: Gated) -> Call:
+        state = Versioned(store, branch="main")
+        return lambda inside: use(state, inside)
+
+    return kind
 
 
-def commit(store: Gated) -> Call:
-    state = Versioned(store, branch="main")
-
-    def call(inside: Inside) -> None:
-        remove = state.before_commit(lambda state: inside())
-        try:
-            counted(state)
-            state.commit()
-        finally:
-            remove()
-
-    return call
+def commit(state: Versioned, inside: Inside) -> None:
+    remove = state.before_commit(lambda state: inside())
+    try:
+        counted(state)
+        state.commit()
+    finally:
+        remove()
 
 
-def pickled(store: Gated) -> Call:
-    state = Versioned(store, branch="main")
-
-    def call(inside: Inside) -> None:
-        state["value"] = Doing(inside)
-        with suppress(VStateError):  # the function in the middle may use the state
-            state.commit()
-
-    return call
+def pickled(state: Versioned, inside: Inside) -> None:
+    state["value"] = Doing(inside)
+    with suppress(VStateError):  # the function in the middle may use the state
+        state.commit()
 
 
-def transaction(store: Gated) -> Call:
-    state = Versioned(store, branch="main").namespace("space")
-
-    def call(inside: Inside) -> None:
-        with state.root.transaction():
-            counted(state, inside)
-
-    return call
-
-
-def snapshot(store: Gated) -> Call:
-    state = Versioned(store, branch="main")
-    state["k"] = list(range(1000))
-    commit = state.commit()
-    assert commit is not None
-
-    def call(inside: Inside) -> None:
-        inside()
-        found = Snapshot(Versioned(store).repo, commit)
-        assert (len(found), list(found), found["k"][-1]) == (1, ["k"], 999)
-
-    return call
+def transaction(state: Versioned, inside: Inside) -> None:
+    with state.transaction():
+        counted(state.namespace("space"), inside)
 
 
 def live(store: Gated) -> Call:
@@ -225,19 +188,6 @@ def live(store: Gated) -> Call:
 def journal(store: Gated) -> Call:
     records: Any = Journal(Versioned(store).repo, "log")
     return lambda inside: records.append(lambda index: (inside(), ["record"])[1])
-
-
-def fields(store: Gated) -> Call:
-    repo = Versioned(store).repo
-    kept = Fields(repo, "state")
-
-    def call(inside: Inside) -> None:
-        packed, head = kept.pack({"a": 1, "text": os.urandom(8).hex()}), repo.newest("main")
-        inside()
-        changed, gone = kept.changes("main", head, packed, {})
-        kept.landed("main", repo.commit("main", set=changed, delete=gone), packed)
-
-    return call
 
 
 def lease(store: Gated) -> Call:
@@ -294,85 +244,6 @@ def aio_transaction(store: Gated) -> Call:
     return awaiting(work)
 
 
-def state_manager(store: Gated) -> Call:
-    manager = StateManager(store)
-
-    async def work(inside: Inside) -> None:
-        await manager.save("n", {"number": 1})
-        inside()
-        assert await manager.get("n")
-        await manager.flush()
-
-    return awaiting(work)
-
-
-def tool_manager(store: Gated) -> Call:
-    manager = ToolStateManager(store)
-
-    async def work(inside: Inside) -> None:
-        inside()
-        execution = ToolExecution(execution_id=os.urandom(8).hex(), tool_name="t", parameters={})
-        await manager.start_execution(execution)
-
-    return awaiting(work)
-
-
-def manager_subscription(store: Gated) -> Call:
-    manager = StateManager(store)
-
-    async def work(inside: Inside) -> None:
-        heard = asyncio.Event()
-
-        def hear(*change: Any) -> None:
-            heard.set()
-
-        await manager.subscribe("n", hear)
-        await manager.save("n", os.urandom(8).hex())
-        inside()
-        await asyncio.wait_for(heard.wait(), SECONDS)
-        await manager.unsubscribe("n", hear)
-
-    return awaiting(work)
-
-
-def service(store: Gated) -> Call:
-    kept = StateService(store, ttl=600)
-
-    async def work(inside: Inside) -> None:
-        await kept.start()
-        await kept.save_state("ann", {"a": 1})
-        inside()
-        assert await kept.export_state("ann")
-
-    return awaiting(work)
-
-
-def stopped_service(store: Gated) -> Call:
-    kept = StateService(store)
-
-    async def work(inside: Inside) -> None:
-        await kept.start()
-        inside()
-        await kept.stop()
-
-    return awaiting(work)
-
-
-def pydantic_ai(store: Gated) -> Call:
-    integrations = pytest.importorskip("vstate.integrations.pydantic_ai", exc_type=ImportError)
-    from pydantic_ai.conversation import Conversation
-
-    kept = integrations.VstateConversationStore(store)
-
-    async def work(inside: Inside) -> None:
-        id = os.urandom(8).hex()
-        await kept.save(Conversation(conversation_id=id))
-        inside()
-        assert await kept.load(id)
-
-    return awaiting(work)
-
-
 def through(front: Callable[[Gated], Any]) -> Callable[[Gated], Call]:
     """Calls of a store in front of another."""
 
@@ -409,12 +280,11 @@ def adapted(make: Callable[[], Adapter]) -> Callable[[Gated], Call]:
 
 
 KINDS: dict[str, Callable[[Gated], Call]] = {
+    "update": of_state(lambda state, inside: state.apply(lambda found: counted(found, inside))),
+    **{kind.__name__: of_state(kind) for kind in (commit, pickled, transaction)},
     **{
         kind.__name__: kind
-        for kind in (update, commit, pickled, transaction, snapshot, live, journal, fields)
-        + (lease, watch, subscription, aio_update, aio_transaction)
-        + (state_manager, tool_manager, manager_subscription, service, stopped_service)
-        + (pydantic_ai,)
+        for kind in (live, journal, lease, watch, subscription, aio_update, aio_transaction)
     },
     "OpenAI": adapted(OpenAI),
     "LangGraph": adapted(Saver),
@@ -424,8 +294,6 @@ KINDS: dict[str, Callable[[Gated], Call]] = {
     "Prefixed": through(lambda store: Prefixed(store, "p")),
 }
 
-OWN_LOCK = {"pydantic_ai"}
-"""The frameworks that take a lock of their own, which a child may find taken (of `pydantic_ai.uuid7`)."""
 
 each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
@@ -465,36 +333,6 @@ def test_a_fork_inside_the_call(kind: Callable[[Gated], Call]) -> None:
     call(lambda: os.getpid() == parent and statuses.append(in_child(again)))
     assert set(statuses) == {0}
     call(nothing)
-
-
-@each_kind
-def test_a_child_of_a_child_of_an_idle_parent(kind: Callable[[Gated], Call]) -> None:
-    """The call works in all three."""
-    call = kind(Gated())
-    call(nothing)
-
-    def work() -> None:
-        call(nothing)
-        assert in_child(lambda: call(nothing)) == 0
-
-    assert in_child(work) == 0
-    call(nothing)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in KINDS if name not in OWN_LOCK])
-def test_another_thread_calls_all_the_time(name: str) -> None:
-    """Whenever the fork comes, the child makes the call."""
-    call, stop = KINDS[name](Gated()), threading.Event()
-    thread = threading.Thread(target=lambda: [call(nothing) for _ in iter(stop.is_set, True)])
-    thread.start()
-    try:
-        for _ in range(FORKS):
-            assert in_child(lambda: call(nothing)) == 0
-    finally:
-        stop.set()
-        thread.join(SECONDS)
-    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("make", [Versioned, Live])
@@ -558,49 +396,6 @@ def test_a_subscription_is_the_parents_alone() -> None:
     state.close()
 
 
-def test_pending_changes_of_a_manager_are_the_parents_to_report() -> None:
-    """The child reads them, can commit them, and does not warn of their loss."""
-    manager = StateManager(Memory(), config=StateConfig(auto_save=False))
-    asyncio.run(manager.save("n", 1))
-
-    def work() -> None:
-        assert asyncio.run(manager.get("n")) == 1
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            manager._pending._at_exit()
-
-    assert in_child(work) == 0
-    assert in_child(lambda: asyncio.run(manager.close())) == 0
-    with pytest.warns(UncommittedWarning, match="'n'"):
-        manager._pending._at_exit()
-
-
-def test_calls_that_wait_are_the_parents_alone() -> None:
-    """Records of threads that wait for a journal are not in a commit of the child."""
-    store = Gated()
-    records: Any = Journal(Versioned(store).repo, "log")
-
-    def work() -> None:
-        records.append(lambda index: ["child"])
-        assert list(records.refresh()) == ["child"]
-
-    with stopped(store.writing, *[lambda: records.append(lambda index: ["parent"])] * 3):
-        assert in_child(work) == 0
-    assert list(records.refresh()) == ["parent"] * 3
-
-
-def test_two_states_whose_hooks_read_each_other() -> None:
-    """A fork beside their commits waits for neither."""
-    one, other = Versioned(), Versioned()
-    gates = Gate(), Gate()
-    for state, read, gate in ((one, other, gates[0]), (other, one, gates[1])):
-        state.before_commit(lambda state, read=read, gate=gate: (gate(), len(read.branches())))  # type: ignore[misc]
-        state["k"] = 1
-    with stopped(gates[0], one.commit), stopped(gates[1], other.commit):
-        assert in_child(lambda: (one.commit(), other.commit())) == 0
-    assert [state.has_uncommitted for state in (one, other)] == [False, False]
-
-
 def test_multiprocessing_and_a_preforking_server(tmp_path: Path) -> None:
     """Workers that were forked from an idle parent count on one Disk with the handles of the parent."""
     store = vstate.Disk(tmp_path / "s")
@@ -622,24 +417,6 @@ def test_multiprocessing_and_a_preforking_server(tmp_path: Path) -> None:
     sync.refresh()
     assert sync["n"] == 32
     store.close()
-
-
-def test_a_fork_beside_tasks_of_a_running_loop() -> None:
-    """The child runs a loop of its own; the tasks of the parent's loop go on in the parent alone."""
-    store = Gated()
-    state = aio.Versioned(store, branch="main")
-
-    async def parent() -> None:
-        store.writing.closed = True
-        tasks = [asyncio.create_task(state.apply(counted)) for _ in range(5)]  # type: ignore[arg-type]
-        await asyncio.to_thread(store.writing.reached.wait, SECONDS)
-        status = in_child(lambda: asyncio.run(state.apply(counted)))  # type: ignore[arg-type]
-        store.writing.leave.set()
-        await asyncio.gather(*tasks)
-        assert status == 0
-
-    asyncio.run(parent())
-    assert Versioned(store, branch="main")["n"] == 5
 
 
 def test_a_thread_is_importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -707,10 +484,9 @@ RENEWED = "made anew in a child"
 
 LISTED: dict[str, str] = {
     "forks": "where locks come from",
-    "aio/reading": TOKEN,
+    "aio/mapping": TOKEN,
     "aio/versioned": OWN,
     "aio/workers": "made anew in a child, or of one event loop, and a child has another",
-    "aio/writing": TOKEN,
     "kv/disk/connections": "the connections that one thread closes for its own fork",
     "kv/disk/packs": "compressors of one thread, which hold no lock",
     "kv/disk/store": "a thread that only copies the log; where it is not alive, another one is made",
@@ -727,7 +503,7 @@ LISTED: dict[str, str] = {
     "state/handle": TOKEN,
     "state/lease": RENEWED,
     "state/live": TOKEN,
-    "state/savepoints": TOKEN,
+    "state/position": TOKEN,
     "state/transactions": TOKEN,
     "state/turns": "of one turn, which a child ends unless it is inside",
     "state/watching": RENEWED,
@@ -772,20 +548,6 @@ def test_every_lock_is_a_new_lock_or_listed() -> None:
     """A module makes locks by `new_lock`; one that makes any other, or a thread, says here why it may."""
     makers = {name for name, source in modules().items() if any(made_in(source))}
     assert makers == LISTED.keys()
-
-
-def test_the_walk_finds_each_way_to_make_a_lock() -> None:
-    """Called, passed on as a factory, as a decorator, or as a base."""
-    for source in (
-        "threading.Lock()",
-        "field(default_factory=RLock)",
-        "defaultdict(Lock)",
-        "class A(threading.local): pass",
-        "class A:\n    @cached_property\n    def a(self): pass",
-        "asyncio.Condition()",
-    ):
-        assert list(made_in(source)), source
-    assert not list(made_in("from vstate.objects.commit import Event\nEvent(1)"))
 
 
 def test_no_function_is_called_before_a_fork() -> None:

@@ -84,16 +84,3 @@ def test_a_path_at_home(use: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     USES[use](home)
     assert list(here.iterdir()) == []
     assert (home / "there").exists()
-
-
-def test_the_command_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """`--store`, a clone's target and `view --export` find their paths at home."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    with Versioned("~/store") as state:
-        state["a"] = 1
-        state.commit("a")
-    command("--store=~/store", "log")
-    command("clone", "~/store", "~/copy")
-    command("--store=~/copy", "view", "--export=~/page.html")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "page.html", "store"]

@@ -40,22 +40,6 @@ def test_public_names() -> None:
     assert set(policies.NAMES) == {*POLICIES, "ours", "theirs", "newest"}
 
 
-def test_every_exception_is_public() -> None:
-    """Each exception class of `vstate.errors` can be imported from `vstate`."""
-    classes = [
-        name
-        for name, value in vars(errors).items()
-        if isinstance(value, type) and issubclass(value, Exception) and not name.startswith("_")
-    ]
-    assert sorted(classes) == sorted(errors.__all__)
-    assert all(getattr(vstate, name) is getattr(errors, name) for name in classes)
-
-
-def test_typed() -> None:
-    """The package says that it has type hints."""
-    assert (Path(vstate.__file__).parent / "py.typed").exists()
-
-
 def test_a_missing_package_is_named_with_its_extra(run_python) -> None:
     """Names that need an optional package say how to install it; the others do without."""
     shown = run_python("""
@@ -129,13 +113,3 @@ def test_the_wheel_in_an_empty_environment() -> None:
     assert done.returncode == 0, done.stderr
     assert "say goodbye" in done.stdout
     assert ".whl" in done.stdout
-
-
-def test_the_quick_tests_exist() -> None:
-    """Each file that `make quick` names is there: pytest runs nothing if one is missing."""
-    shown = subprocess.run(
-        ["make", "-n", "quick"], cwd=TOP, capture_output=True, text=True, check=True
-    ).stdout
-    named = re.findall(r"(?<= )tests/\S+", shown)
-    assert len(named) > 10
-    assert [path for path in named if not (TOP / path).exists()] == []

@@ -40,11 +40,3 @@ def test_a_value_that_is_too_large_is_not_kept() -> None:
         each["a"] = "123456"
     assert recent.items() == [("b", "34")]
     assert always.items() == [("a", "123456")]
-
-
-def test_the_first_value_of_a_key_stays() -> None:
-    """`setdefault` gives the value that is there, and `clear` drops it."""
-    recent = Recent[str, int](2)
-    assert [recent.setdefault("a", 1), recent.setdefault("a", 2)] == [1, 1]
-    recent.clear()
-    assert recent.setdefault("a", 3) == 3

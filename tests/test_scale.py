@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,116 +13,14 @@ pytest.importorskip(
     "langgraph.checkpoint.sqlite", reason="LangGraph is not installed; it comes with the extra vstate[bench]"
 )
 
-from benchmarks.scale.copies import Copy, Original, original_of, rows_of, write
 from benchmarks.scale.service import STEPS, day, table
-from benchmarks.scale.threads import branch_of, config_of, talk
+from benchmarks.scale.threads import config_of
 from vstate.integrations.langgraph import VstateSaver
-from vstate.kv import Disk, KVStore, Memory
-from vstate.repo.names.refs import HEADS
-from vstate.repo.rooms import new_room
 
 # The words of the chats come from the docstrings of modules, some of which have names that warn.
 pytestmark = pytest.mark.filterwarnings("ignore:typing:DeprecationWarning")
 
 TOP = Path(__file__).parent.parent
-NAMES = [f"thread {number}" for number in range(12)]
-USERS = 3
-SECOND = 1_000_000
-
-
-def user_of(number: int) -> str:
-    return f"user {number % USERS}"
-
-
-def originals(store: KVStore) -> dict[str, Original]:
-    """The threads of all names, which real puts have written."""
-    saver = VstateSaver(store)
-    for number, name in enumerate(NAMES):
-        talk(saver, name, user_of(number), number)
-    return {name: original_of(saver.repo, branch_of(name)) for name in NAMES}
-
-
-@pytest.fixture
-def multiplied(tmp_path: Path) -> Any:
-    """A store with copies of threads: a second lies between two of them, and the last name is the newest."""
-    found = originals(Memory())
-    with Disk(tmp_path / "store") as store, VstateSaver(store) as saver:
-        saver.repo.stamp()
-        copies = [
-            Copy(found[name], branch_of(name), new_room(), number * SECOND - 60 * SECOND)
-            for number, name in enumerate(NAMES)
-        ]
-        assert list(write(store, copies)) == [len(NAMES)]
-        yield saver
-
-
-def texts(saver: VstateSaver, name: str) -> list[list[str]]:
-    """The messages of each checkpoint of a thread."""
-    chats = [one.checkpoint["channel_values"]["messages"] for one in saver.list(config_of(name))]
-    return [[message["content"] for message in chat] for chat in chats]
-
-
-def test_a_copy_has_the_rows_that_puts_have_written() -> None:
-    """A copy with the same name, room and times is equal to its original, row by row."""
-    for seed in count():
-        saver = VstateSaver(Memory())
-        talk(saver, "one", "somebody", seed)
-        original = original_of(saver.repo, branch_of("one"))
-        if all(commit.oid[-1] for commit in original.commits):  # no row of the commit graph
-            break
-    assert saver.repo.rooms is not None
-    room = saver.repo.rooms.room_of(HEADS + branch_of("one"))
-    written = dict(saver.repo.store.items())
-    del written["format"]
-    assert rows_of(Copy(original, branch_of("one"), room, 0)) == written
-
-
-def test_a_row_that_a_copy_would_lack_is_refused() -> None:
-    """A thread that shares its room with a branch is no original: its rows name more than a copy has."""
-    saver = VstateSaver(Memory())
-    talk(saver, "one", "somebody", 1)
-    saver.repo.create_branch("two", branch_of("one"))
-    with pytest.raises(ValueError, match=r"has a row \S+, which is not copied"):
-        original_of(saver.repo, branch_of("one"))
-
-
-def test_a_store_of_copies_is_whole_and_reads_as_a_real_one(multiplied: VstateSaver) -> None:
-    """fsck finds nothing, each thread has its checkpoints, and the lists give what real threads give."""
-    real = VstateSaver(Memory())
-    for number, name in enumerate(NAMES):
-        talk(real, name, user_of(number), number)
-    checked = multiplied.repo.fsck()
-    assert (checked.ok, checked.orphans, checked.refs) == (True, 0, len(NAMES))
-    for name in NAMES:
-        assert texts(multiplied, name) == texts(real, name)
-    for wanted in ({"user": "user 1"}, {"source": "loop"}, {"user": "nobody"}):
-        one, other = (
-            {str(found.config) for found in saver.list(None, filter=wanted)} for saver in (multiplied, real)
-        )
-        assert one == other
-    newest = [branch for branch, _ in multiplied.repo.newest_branches("threads/")]
-    assert newest == [branch_of(name) for name in reversed(NAMES)]
-
-
-def test_copies_are_deleted_collected_and_continued(multiplied: VstateSaver) -> None:
-    """A deleted copy leaves no row, gc cuts copies off as a rule says, and a put goes on with one."""
-    store, rooms = multiplied.repo.store, multiplied.repo.rooms
-    assert rooms is not None
-    first, second, *_ = NAMES
-    start = f"room/{rooms.room_of(HEADS + branch_of(first)):016x}/"
-    multiplied.delete_thread(config_of(first)["configurable"]["thread_id"])
-    assert not [key for key in store.keys("") if key.startswith(start) or branch_of(first) in key]
-
-    whole = texts(multiplied, second)
-    multiplied.repo.keep("threads/*", last=1)
-    report = multiplied.repo.gc(keep_reflog="0s")
-    assert (report.shallow, report.rooms) == (len(NAMES) - 1, len(NAMES))
-    assert texts(multiplied, second) == whole
-    found = multiplied.get_tuple(config_of(second))
-    assert found is not None
-    multiplied.put_writes(found.config, [("messages", "more")], "task")
-    assert multiplied.get_tuple(config_of(second)).pending_writes == [("task", "messages", "more")]
-    assert multiplied.repo.fsck().ok
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from vstate import Commit, Disk, Memory, MergeConflict, Versioned, aio, spans
+from vstate import Commit, Disk, Memory, MergeConflict, Versioned, aio
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace", reason="opentelemetry-sdk is not installed")
 trace = pytest.importorskip("opentelemetry.trace")
@@ -124,16 +124,6 @@ def test_a_commit_names_its_trace(exported: Any) -> None:
             assert [commit.info["trace"] for _, commit in made] == [trace for trace, _ in made]
 
     asyncio.run(together())
-
-
-def test_without_a_span_no_commit_names_a_trace() -> None:
-    """A program that has loaded the API alone, and exports nothing, gets no trace in its commits."""
-    assert spans.trace_id() is None
-    with Versioned(Memory()) as state:
-        state["k"] = 1
-        commit = state.commit()
-    assert commit is not None
-    assert commit.info == {}
 
 
 def test_vstate_does_not_load_the_api(tmp_path: Any) -> None:

@@ -18,21 +18,11 @@ _T = TypeVar("_T")
 
 MAX_KEY_BYTES: Final = 4096
 _NO_INFO: Final = frozenset(
-    (
-        "attempts",
-        "base",
-        "branch",
-        "delete",
-        "events",
-        "expect",
-        "expire",
-        "info",
-        "keys",
-        "labels",
-        "message",
-    )
-    + ("on_race", "parent", "parents", "set")
-)
+    {
+        "attempts", "base", "branch", "delete", "events", "expect", "expire", "info", "keys", "labels",
+        "message", "on_race", "parent", "parents", "set",
+    }
+)  # fmt: skip
 """Names that are arguments of calls that commit, here or in git: as info they would look like arguments."""
 _MOST_SECONDS: Final = 1e10  # three hundred years: clocks do not accept much more
 _NOT_PLAIN: Final = CoroutineType, GeneratorType, AsyncGeneratorType

@@ -204,8 +204,7 @@ class MergeConflict(Conflict):
     """Both sides changed the same keys, and no policy resolved them. Nothing was merged.
 
     `keys` names them. `conflicts` has a `KeyConflict` for each key whose conflict is known: its `base`,
-    `ours`, `theirs` and `reason`. `perhaps_read` names the keys that this program did not set: reading their
-    values may have changed them.
+    `ours`, `theirs` and `reason`. Reading a value may have changed it: see `vstate.compare`.
     """
 
     def __init__(
@@ -215,12 +214,10 @@ class MergeConflict(Conflict):
         branch: str | None = None,
         conflicts: Mapping[str, Any] | None = None,
         operation: str = "commit",
-        perhaps_read: Iterable[str] = (),
     ) -> None:
         self.keys = tuple(sorted(keys))
         self.branch = branch
         self.conflicts = dict(conflicts or {})
-        self.perhaps_read = tuple(sorted(perhaps_read))
         shown = ", ".join(repr(key) for key in self.keys[:10])
         more = f" and {len(self.keys) - 10} more" if len(self.keys) > 10 else ""
         where = f" on branch {branch!r}" if branch else ""
@@ -230,13 +227,8 @@ class MergeConflict(Conflict):
             message = (
                 f"another writer{where} changed {shown}{more} too{why}; your changes are still staged: "
                 "discard() those keys, then refresh() and redo them, or give them a merge policy with "
-                "set_policy(prefix, policy)"
+                "set_policy(prefix, policy); if you only read them, see vstate.compare"
             )
-            if self.perhaps_read:
-                message += (
-                    f"; reading may have changed {', '.join(map(repr, self.perhaps_read[:10]))} here: if so, "
-                    "name the attributes that reading changes with vstate.compare(cls, without=[...])"
-                )
         elif operation == "task":
             message = (
                 f"another writer{where} changed {shown}{more} too{why}; nothing was committed, and nothing "

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from loops import in_a_loop
 
-from vstate import InvalidInput, KeyNotFound, Live, Memory, MergeConflict, Versioned, aio, task
+from vstate import InvalidInput, KeyNotFound, Live, Memory, MergeConflict, Versioned, aio
 
 
 def started(**values: Any) -> Versioned:
@@ -67,21 +67,6 @@ def test_a_lost_race_keeps_the_other_changes():
     assert state.status().modified == ["a", "b"]
 
 
-def test_a_task_commits_the_rest():
-    """Inside a task a commit of chosen keys is a commit of its own, and the task's has the rest."""
-
-    @task
-    def work(*, state: Versioned) -> None:
-        state["a"], state["b"] = 1, 2
-        state.commit("early", keys=["a"])
-
-    state = started()
-    work(state=state)
-    _, early, *_ = state.log()
-    assert dict(state.checkout(early)) == {"a": 1}
-    assert committed(state) == {"a": 1, "b": 2}
-
-
 @in_a_loop
 async def test_awaited():
     """An awaited state, its namespaces and its leases take keys as well."""
@@ -120,15 +105,3 @@ def test_info_has_no_name_of_an_argument(kind: type[Versioned | Live], call: str
         with pytest.raises(InvalidInput, match=f"'{name}' is an argument of other calls"):
             CALLS[call](state, {name: 1})
     assert state["a"] == 1
-
-
-@in_a_loop
-async def test_info_of_awaited_calls():
-    """The awaited calls refuse the same names."""
-    async with aio.Versioned() as state:
-        for call in (state.commit("x", parent=1), state.apply(lambda now: None, keys=["a"])):
-            with pytest.raises(InvalidInput, match="is an argument of other calls"):
-                await call
-        with pytest.raises(InvalidInput, match="is an argument of other calls"):
-            async with state.transaction("x", keys=["a"]):
-                pass

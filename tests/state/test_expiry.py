@@ -241,16 +241,6 @@ def test_a_time_that_was_over_is_not_for_what_is_written_after(store: KVStore, t
     assert [state.expires(key) for key in state] == [None] * len(expected)
 
 
-def is_gone_after(state: Versioned, time: Time, seconds: float) -> None:
-    """Check that the key expires then, on the handle and in its commit."""
-    time.pass_(seconds)
-    gone(state, "k")
-    state["beside"] = 1
-    state.commit()
-    gone(state, "k")
-    gone(Versioned(state.store), "k")
-
-
 @pytest.mark.parametrize("since", ["set", "for ever", "for longer"])
 def test_what_was_asked_for_after_an_interrupted_commit_counts(time: Time, since: str) -> None:
     """Though it turns out only later, since the store failed in between, that the commit had landed."""
@@ -292,25 +282,6 @@ def test_what_was_asked_for_after_an_interrupted_commit_counts(time: Time, since
     expected = {"set": None, "for ever": None, "for longer": time.after(89)}[since]
     assert dict(Versioned(store)) == dict(state) == {"k": [3 if since == "set" else 2]}
     assert Versioned(store).expires("k") == state.expires("k") == expected
-
-
-@pytest.mark.parametrize("value", [2, [2]])
-def test_two_that_set_it_alike_in_one_instant(time: Time, value: Any) -> None:
-    """A handle that finds its own value committed by another still lets the key expire."""
-    store = Memory()
-    state, other = Versioned(store), Versioned(store)
-    state["k"] = [1]
-    state.expire("k", 10)
-    state.commit()
-    other.refresh()
-    state["k"] = other["k"] = value
-    for handle in (state, other):
-        handle.expire("k", 10)
-    other.commit()
-    held = state["k"]
-    state.refresh()
-    assert state["k"] is held
-    is_gone_after(state, time, 10)
 
 
 def test_what_it_refuses(time: Time) -> None:

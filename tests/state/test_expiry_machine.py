@@ -29,7 +29,7 @@ KEYS = st.sampled_from(["a", "ns/b"])
 VALUES = st.integers(0, 1) | st.lists(st.integers(0, 1), max_size=1)
 TIMES = st.integers(2, 6)
 PASSING = st.sampled_from([0, 1, 3])
-SERVER_EXAMPLES = 60 if SOAK else 6
+SERVER_EXAMPLES = 60 if SOAK else 3
 
 
 class Failed(Exception):
@@ -235,7 +235,7 @@ class ExpiryMachine(RuleBasedStateMachine):
 
 
 TestExpiry = pytest.mark.slow(ExpiryMachine.TestCase)
-TestExpiry.settings = settings(max_examples=600 if SOAK else 60, stateful_step_count=50)
+TestExpiry.settings = settings(max_examples=600 if SOAK else 25, stateful_step_count=40)
 
 
 def test_on_servers(server_url: str) -> None:

@@ -13,11 +13,10 @@ import pytest
 from soak import sized
 from state_operations import OPERATIONS, Operation, Stores, Undisturbed, edits, picture, stored, undisturbed
 
-from vstate import Disk, KVStore, Memory, Versioned
+from vstate import KVStore, Memory, Versioned
 from vstate.errors import (
     CorruptStore,
     InvalidInput,
-    StoreFull,
     StoreUnavailable,
     UncommittedChanges,
     VStateError,
@@ -145,28 +144,6 @@ def test_a_write_that_lands_after_the_look(on_race: OnRace) -> None:
     assert all(len(commit.parent_ids) < 2 for commit in fresh.log())
 
 
-def test_trying_again_keeps_one_copy_of_the_changes() -> None:
-    """Each try of a commit whose outcome stays unknown may land late, but takes no memory for the values."""
-    memory = Memory()
-    state = Versioned(Late(memory))
-    late = state.store
-    assert isinstance(late, Late)
-    state.commit()
-    state.update({f"key-{number}": [number] for number in range(100)})
-    for _ in range(3):
-        late.holds = 1
-        with pytest.raises(StoreUnavailable):
-            state.commit()
-        assert state.head is None  # looked for, and not found
-    doubts = state._handle.rest.doubts
-    assert len(doubts) == 3
-    assert len({id(landing.steps) for landing in doubts}) == 1
-    late.carry_out()
-    assert state.commit() is None
-    assert dict(state) == dict(Versioned(memory))
-    assert not state._handle.rest.doubts
-
-
 def events_of(state: Versioned) -> list[str]:
     """The kinds of the events that commits hold, oldest first."""
     return [event.kind for commit in state.log() for event in commit.events][::-1]
@@ -245,27 +222,6 @@ class Late(Faulty):
         raise StoreUnavailable("no answer", outcome_unknown=True)
 
 
-def test_a_failing_update_keeps_its_error_and_is_undone_once_the_store_is_back() -> None:
-    """The store is away when an update and a transaction fail: their half is undone by the next call."""
-    for run in (lambda state, function: state.apply(function), in_a_transaction):
-        faulty = Faulty(Memory())
-        state = Versioned(faulty)
-        state["n"], state["list"] = 0, [0]
-        state.commit()
-
-        def fails(now: Versioned, faulty: Faulty = faulty) -> None:
-            now["n"] = 1
-            now["list"].append(1)
-            faulty.fail_at, faulty.away = len(faulty.calls) + 1, 100
-            raise ZeroDivisionError
-
-        with pytest.raises(ZeroDivisionError):
-            run(state, fails)
-        faulty.fail_at = None
-        assert not state.has_uncommitted
-        assert dict(state) == {"n": 0, "list": [0]}
-
-
 def test_a_transaction_that_cannot_be_undone_yet_is_not_used() -> None:
     """A commit inside it fails, and the store stays away: nothing is read from its half or written to it."""
     faulty = Faulty(Memory(), after=True)
@@ -286,38 +242,6 @@ def test_a_transaction_that_cannot_be_undone_yet_is_not_used() -> None:
     assert dict(state) == {"n": 2, "list": [1]}  # the commit inside had landed
 
 
-def in_a_transaction(state: Versioned, function: Callable[[Versioned], object]) -> None:
-    with state.transaction():
-        function(state)
-
-
-@pytest.mark.slow
-def test_a_quota_reached_in_the_middle_of_a_commit(tmp_path: Path) -> None:
-    """A commit past size_limit raises StoreFull, writes nothing and keeps all changes staged.
-
-    A smaller one succeeds.
-    """
-    noise = random.Random(1)
-    with Disk(tmp_path / "s", size_limit=400_000) as disk:
-        state = Versioned(disk)
-        state["small"] = [1]
-        state.commit("fits")
-        head = state.head
-        keys = set(disk.keys())
-        state["small"].append(2)
-        state["big"] = noise.randbytes(1_000_000)
-        for _ in range(2):
-            with pytest.raises(StoreFull):
-                state.commit("too big")
-            assert state.head == head
-            assert set(disk.keys()) == keys
-            assert state.status().added == ["big"]
-            assert state["small"] == [1, 2]
-        state["big"] = "smaller"
-        assert state.commit("fits again") is not None
-        assert dict(Versioned(disk)) == {"small": [1, 2], "big": "smaller"}
-
-
 def test_what_cannot_be_a_store(tmp_path: Path) -> None:
     """A file, a foreign database and a directory without access are refused with advice."""
     (tmp_path / "file").write_text("x")
@@ -332,28 +256,6 @@ def test_what_cannot_be_a_store(tmp_path: Path) -> None:
         Versioned(tmp_path / "damaged")
     with pytest.raises(InvalidInput):
         Versioned(5)  # type: ignore[arg-type]
-
-
-def test_a_reset_to_head_that_fails_drops_nothing() -> None:
-    """If a call of the store fails, at any point, all that was staged is still staged."""
-    for fail_at in itertools.count(1):
-        faulty = Faulty(Memory())
-        state = Versioned(faulty)
-        state["k"] = 1
-        state.commit()
-        state["k"] = 2
-        faulty.calls.clear()
-        faulty.fail_at = fail_at
-        try:
-            state.reset("HEAD")
-        except StoreUnavailable:
-            faulty.fail_at = None
-            assert state["k"] == 2
-            assert state.has_uncommitted
-        else:
-            assert state["k"] == 1
-            break
-    assert fail_at > 1
 
 
 class Unsure(StoreWrapper):

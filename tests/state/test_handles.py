@@ -23,24 +23,6 @@ def two() -> tuple[Versioned, Versioned]:
     return a, Versioned(store)
 
 
-def test_different_keys_are_merged() -> None:
-    """Two handles that changed different keys both commit; the second makes a merge commit with both."""
-    a, b = two()
-    a["a"].append(2)
-    first = a.commit("a")
-    b["b"].append(2)
-    del b["shared"]
-    merge = b.commit("b", who="b")
-    assert first is not None
-    assert merge is not None
-    assert merge.parent_ids[0] == first.oid
-    alone = b.checkout(str(merge.parent_ids[1]))
-    assert dict(alone) == {"a": [1], "b": [1, 2]}
-    assert merge.info == {"who": "b"}
-    assert dict(b) == dict(Versioned(b.store)) == {"a": [1, 2], "b": [1, 2]}
-    assert b.commit() is None
-
-
 @pytest.mark.parametrize("in_hand", [0, 3])
 @pytest.mark.slow
 def test_a_refresh_reads_the_keys_in_hand(in_hand: int) -> None:
@@ -99,32 +81,6 @@ def test_the_same_key_is_a_conflict() -> None:
     b.refresh()
     assert b.commit() is not None
     assert dict(Versioned(b.store)) == {"a": [1, "a"], "b": [1, "b"], "new": 1}
-
-
-def test_refresh_reads_its_branch_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handle on HEAD finds the branch with HEAD, in one read. A handle on a named branch reads no HEAD."""
-    a, follower = two()
-    named = Versioned(a.store, branch="main")
-    read: list[list[str]] = []
-
-    def get(key: str) -> bytes | None:
-        read.append([key])
-        return Memory.get(a.store, key)  # type: ignore[arg-type]  # a KVStore to mypy
-
-    def get_many(keys: Iterable[str]) -> dict[str, bytes]:
-        read.append(list(keys))
-        return Memory.get_many(a.store, read[-1])  # type: ignore[arg-type]  # as above
-
-    monkeypatch.setattr(a.store, "get", get)
-    monkeypatch.setattr(a.store, "get_many", get_many)
-    for handle, others in ((follower, ["r/HEAD"]), (named, [])):
-        a["a"].append(2)
-        a.commit()
-        read.clear()
-        handle.refresh()
-        refs = [keys for keys in read if not keys[0].startswith("o/")]
-        assert refs == [["r/heads/main", *others]]
-        assert handle.head == a.head
 
 
 def test_a_branch_that_was_deleted() -> None:
@@ -207,56 +163,6 @@ def test_threads_on_one_handle_lose_no_write(kind: str, tmp_path: Path, quick_sw
         assert all(fresh[f"key{i}/{turn}"] == (i, turn) for turn in range(ROUNDS))
     assert sorted(fresh["common"]) == sorted((i, turn) for i in range(THREADS) for turn in range(ROUNDS))
     store.close()
-
-
-@pytest.mark.parametrize("kind", ["memory", "disk"])
-def test_handles_in_threads_lose_no_write(kind: str, tmp_path: Path) -> None:
-    """Eight handles on one branch, each in a thread with keys of its own, lose nothing."""
-    store = Memory() if kind == "memory" else Disk(tmp_path / "s", durability="process")
-
-    def work(number: int) -> None:
-        state = Versioned(store)
-        for turn in range(8):
-            state.setdefault(f"list{number}", []).append(turn)
-            state.commit(f"{number} {turn}")
-
-    in_threads(work)
-    fresh = Versioned(store)
-    assert dict(fresh) == {f"list{i}": list(range(8)) for i in range(THREADS)}
-    own = [c.message for c in fresh.log() if len(c.parent_ids) < 2]
-    assert len(own) == THREADS * 8
-    store.close()
-
-
-class Item:
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-@pytest.mark.slow
-def test_a_dict_that_a_thread_keeps_growing_is_committed() -> None:
-    """A dict to which another thread keeps adding objects can be committed."""
-    state = Versioned()
-    state["items"] = items = {i: Item(i) for i in range(5000)}
-    stop = threading.Event()
-
-    def grow() -> None:
-        number = 5000
-        while not stop.is_set() and number < 400_000:
-            items[number] = Item(number)
-            number += 1
-
-    old = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
-    thread = threading.Thread(target=grow)
-    thread.start()
-    try:
-        assert state.commit() is not None
-    finally:
-        stop.set()
-        thread.join()
-        sys.setswitchinterval(old)
-    assert len(Versioned(state.store)["items"]) >= 5000
 
 
 def test_a_state_equals_a_mapping_of_its_items():

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import pickle
-import sys
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
 import pytest
 
-from vstate import KeyNotFound, Live, Memory, Versioned, aio, events, upgrade, view
+from vstate import Live, Memory, Versioned, aio, events, upgrade, view
 from vstate.managers import StateManager
 from vstate.patterns import EventStream, Sequence, scope
 from vstate.sessions import Conversation, VersionedSession
@@ -93,18 +90,6 @@ def test_print_says_that_the_store_is_gone(gone: tuple[dict[str, Any], Faulty]) 
     assert made["Versioned, nothing read"]._ipython_key_completions_() == []
 
 
-def test_print_lists_the_keys() -> None:
-    """A state prints its keys with their types, and counts them in words."""
-    state = Versioned()
-    state["plan"] = {"a": 1}
-    assert str(state).splitlines()[0].endswith("without a commit yet, 1 key")
-    assert str(state).splitlines()[1] == "  plan  (dict)"
-    live = Live()
-    assert repr(live) == "<Live, 0 keys>"
-    live["x"] = 1
-    assert repr(live) == "<Live, 1 key>"
-
-
 def test_keys_complete_in_a_shell() -> None:
     """`state["<TAB>` offers the keys: of a state, its namespaces, a Live, a snapshot and a diff."""
     state, live = Versioned(), Live()
@@ -117,10 +102,6 @@ def test_keys_complete_in_a_shell() -> None:
     assert snapshot._ipython_key_completions_() == ["agent/name", "plan"]
     state["new"] = 1
     assert state.status()._ipython_key_completions_() == ["new"]
-
-
-COPIES: list[Callable[[Any], Any]] = [pickle.dumps, cloudpickle.dumps, copy.copy, copy.deepcopy]
-SHARED = {"Versioned", "Namespace", "Snapshot", "Live"}
 
 
 def test_all_that_holds_a_state_says_so() -> None:
@@ -166,12 +147,3 @@ def test_a_wrong_type_is_refused_by_the_call_that_takes_it(
     state.commit()
     with pytest.raises(TypeError, match=message):
         call(state)
-
-
-def test_a_missing_key_has_one_traceback() -> None:
-    """A key that is absent raises KeyNotFound alone, without the miss of the cache before."""
-    # CPython 3.11 takes an exception for handled for ever if a trace function raises at an `except … pass`.
-    before = sys.exception()
-    with pytest.raises(KeyNotFound) as caught:
-        Versioned()["nope"]
-    assert caught.value.__context__ is before

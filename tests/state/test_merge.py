@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -16,25 +15,10 @@ from vstate import (
     ABSENT,
     InvalidInput,
     KVStore,
-    Memory,
     MergeConflict,
-    NotFound,
-    UncommittedChanges,
     Versioned,
 )
 from vstate.repo.rules.policies import encode_policies
-
-
-class Reads(Memory):
-    """A store that notes the keys that are read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.read: list[str] = []
-
-    def get(self, key: str) -> bytes | None:
-        self.read.append(key)
-        return super().get(key)
 
 
 def pair(
@@ -71,55 +55,6 @@ def test_each_side_keeps_its_own_keys() -> None:
     assert present(main.head).parent_ids == (ours.oid, theirs.oid)
     assert present(main.head).message == "Merge side into main"
     assert dict(Versioned(main.store)) == dict(main)
-
-
-def test_a_merge_of_one_key_reads_few_objects_however_many_the_branch_has_changed() -> None:
-    """Only theirs is compared with the base. Ours is asked for the keys that theirs changed."""
-    main, side = pair({f"key{i:05}": i for i in range(1000)}, store := Reads())
-    commit(main, **{f"key{i:05}": -1 for i in range(0, 1000, 7)})
-    commit(side, key00001=-2, key00007=-1)
-    with Versioned(store) as fresh:
-        store.read.clear()
-        assert fresh.merge("side").merged_keys == ("key00001",)
-    assert len(store.read) < 30
-    assert main.refresh() is not None
-    assert (main["key00001"], main["key00007"]) == (-2, -1)
-
-
-@pytest.mark.slow
-def test_a_merge_of_a_fork_reads_no_object_again() -> None:
-    """A state and its forks keep one memory of objects. Of the fork's commit only the presence is checked."""
-    main, side = pair({f"key{i:05}": i for i in range(1000)}, store := Reads())
-    commit(main, key00001=-1)
-    commit(side, key00900=-2)
-    store.read.clear()
-    assert main.merge("side").merged_keys == ("key00900",)
-    assert not [key for key in store.read if key.startswith("o/")]
-
-
-class Writes(Memory):
-    """A store that notes the objects that the last transaction wrote, though the store had them."""
-
-    again: frozenset[str] = frozenset()
-
-    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        self.again = frozenset(self.present([key for key in writes if key.startswith("o/")]))
-        return super().transact(writes, expected)
-
-
-def test_no_object_that_the_other_side_has_is_written_again() -> None:
-    """Nodes that only theirs changed are in the merged tree as they are. A revert may need no new node."""
-    main, side = pair({f"key{i:04}": i for i in range(2000)}, store := Writes())
-    commit(main, key0001=-1)
-    commit(side, key1000=-3, key1500=-4)
-    merged = main.merge("side").commit
-    assert (main["key0001"], main["key1000"], main["key1500"]) == (-1, -3, -4)
-    assert not store.again
-    commit(main, key0700=-2)
-    reverted = main.revert("HEAD")
-    assert not store.again
-    assert present(reverted).root == present(merged).root
-    assert main.repo.fsck().ok
 
 
 def test_fast_forward_and_up_to_date() -> None:
@@ -183,16 +118,6 @@ def test_a_criss_cross_whose_bases_disagree_is_a_conflict() -> None:
     assert raised.value.conflicts["k"].base is ABSENT
     assert main.merge("side", policy="theirs").conflicts == {"k": "theirs"}
     assert main["k"] == 2
-
-
-def test_uncommitted_changes_are_not_mixed_in() -> None:
-    main, side = pair({"a": 1})
-    commit(side, b=1)
-    main["a"] = 5
-    for operation in (main.merge, main.cherry_pick, main.revert):
-        with pytest.raises(UncommittedChanges):
-            operation("side")
-    assert main["a"] == 5
 
 
 # Policies
@@ -280,16 +205,6 @@ def test_newest_takes_the_later_commit_of_the_key() -> None:
     commit(side, j="late")
     main.merge("side")
     assert (main["k"], main["j"]) == ("late", "late")
-
-
-def test_append_keeps_the_order_of_the_commits() -> None:
-    """Items that both sides appended in turn keep the order of their commits."""
-    main, side = pair({"log": [0]}, log="append")
-    for i, state in enumerate([main, side, main, side, side, main], 1):
-        state["log"].append(i)
-        state.commit()
-    main.merge("side")
-    assert main["log"] == [0, 1, 2, 3, 4, 5, 6]
 
 
 def longest(base: Any, ours: Any, theirs: Any) -> Any:
@@ -428,15 +343,6 @@ def test_a_missing_function_is_named_in_the_conflict() -> None:
         Versioned(main.store, branch="main").merge("side")
 
 
-def test_a_policy_that_cannot_decide_says_why() -> None:
-    main, side = pair({"cfg": {"a": 1}}, cfg="deep")
-    commit(main, cfg={"a": 2})
-    commit(side, cfg={"a": 3})
-    with pytest.raises(MergeConflict) as raised:
-        main.merge("side")
-    assert '["a"]' in raised.value.conflicts["cfg"].reason
-
-
 # cherry-pick and revert
 
 
@@ -530,26 +436,3 @@ def test_merges_are_as_the_model_says(base: Any, ours: Any, theirs: Any) -> None
         assert dict(mirrored) == model
         if main.head != side.head:
             assert (main.head and main.head.root) == (mirrored.head and mirrored.head.root)
-
-
-def test_a_prefix_that_no_key_can_have_is_refused() -> None:
-    """A lone surrogate is in no key."""
-    with pytest.raises(InvalidInput, match="surrogate"):
-        Versioned().set_policy("\ud800", "ours")
-
-
-def test_the_log_of_first_parents_and_the_merge_base() -> None:
-    """A log along first parents leaves out merged branches, also for a key; a base is where two part."""
-    main, side = pair({"x": 0})
-    base = main.head
-    commit(side, y=1)
-    commit(main, x=1)
-    assert main.merge_base("side") == base == main.merge_base("main", "side")
-    merged = main.merge("side").commit
-    assert main.merge_base("side") == side.head
-    assert [log.message for log in main.log(first_parent=True)] == [present(merged).message, "", "base"]
-    assert list(main.log(key="y", first_parent=True)) == [merged]
-    assert list(main.log(key="y")) == [side.head]
-    with pytest.raises(NotFound):
-        main.merge_base("nope")
-    assert Versioned(main.store, branch="other").merge_base("main", "main") == merged

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from present import present
+from raising import called_within
 
 from vstate import (
     CannotLoad,
@@ -18,6 +19,7 @@ from vstate import (
     InvalidInput,
     KVStore,
     Memory,
+    MergeConflict,
     NotFound,
     RefMoved,
     Snapshot,
@@ -136,28 +138,6 @@ def test_an_update_and_a_merge_of_a_stale_handle_begin_at_the_branch(
     assert list(Versioned(store).log())[2:] == before
     assert stales[1]["side"] == stales[1]["mine"] == 1
     assert intact(store)
-
-
-def test_the_outcome_of_a_stale_handle_is_that_of_the_branch() -> None:
-    """Nothing to merge, pick, revert or undo, and a conflict, are never told of an older commit."""
-    state = history(3)
-    first = next(iter(list(state.log())[::-1]))
-    state["only"] = 1
-    made = present(state.commit("only"))
-    stales = [Versioned(state.store) for _ in range(3)]
-    state.reset("HEAD~1")
-    assert stales[0].cherry_pick(made) is not None
-    state.refresh()
-    assert state["only"] == 1
-    state.reset("HEAD~1")
-    assert stales[1].merge(made).strategy == "fast-forward"
-    state.refresh()
-    assert stales[2].revert(made) is not None  # `only` is there again, so there is something to revert
-    late = Versioned(state.store)
-    state.refresh()
-    state.reset(first)
-    with pytest.raises(RefMoved):
-        late.undo()
 
 
 # gc beside others
@@ -393,49 +373,7 @@ def test_a_merge_without_the_history_in_between_is_refused() -> None:
 # update
 
 
-def test_an_update_may_wait_for_its_own_threads() -> None:
-    """Workers that it starts read and write the state while it runs."""
-    state = history(1)
-
-    def function(now: Versioned) -> None:
-        thread = threading.Thread(target=lambda: now.__setitem__("from thread", now["k"]))
-        thread.start()
-        thread.join(60)
-        assert not thread.is_alive()
-
-    state.apply(function)
-    assert state["from thread"] == state["k"]
-
-    async def main() -> None:
-        await asyncio.to_thread(state.apply, lambda now: now.__setitem__("async", 1))
-
-    asyncio.run(main())
-    assert Versioned(state.store)["async"] == 1
-
-
 # Lists that were merged crosswise
-
-
-def test_append_goes_on_after_cross_merges() -> None:
-    """However often branches merge each other, every item is there once."""
-    state = history(1)
-    state.set_policy("log", "append")
-    state["log"] = []
-    state.commit()
-    states = [state, state.fork("one"), state.fork("two")]
-    number = 0
-    for turn in range(12):
-        for i, each in enumerate(states):
-            each["log"].append(number)
-            number += 1
-            each.commit()
-            each.merge(states[(i + 1 + turn % 2) % 3].branch or "")
-    for each in states:
-        for other in states:
-            each.merge(other.branch or "")
-    for each in states:
-        each.merge("two")
-        assert sorted(each["log"]) == list(range(number))
 
 
 @pytest.mark.parametrize("first", ["b", b"b", ["b"], ("b",)], ids=["str", "bytes", "list", "tuple"])
@@ -466,28 +404,6 @@ def test_a_lost_race_appends_behind_what_is_there(first: Any) -> None:
     assert len(main["t"]) > len(before)
 
 
-def test_an_interruption_right_after_a_merge_landed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values of keys that the other writer changed are read anew, also without the handle's lock."""
-    state = Versioned()
-    state["a"], state["b"] = 1, 1
-    state.commit()
-    other = Versioned(state.store)
-    other["a"] = 2
-    other.commit()
-    state["b"] = 2
-    assert state["a"] == 1
-
-    def interrupted(*args: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(type(state._handle.at.table), "apply", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            state.commit()
-    assert state["a"] == 2
-    assert dict(state) == {"a": 2, "b": 2}
-
-
 def test_a_commit_may_refuse_to_merge() -> None:
     """With on_race="raise" a moved branch is RefMoved, everything stays staged, and refresh is the way on."""
     store = Memory()
@@ -504,3 +420,110 @@ def test_a_commit_may_refuse_to_merge() -> None:
     assert (len(made.parents), made.info) == (1, {"by": "me"})
     with pytest.raises(InvalidInput, match="on_race"):
         state.commit(on_race="maybe")  # type: ignore[arg-type]
+
+
+# While a commit is written
+
+
+class Calling(Memory):
+    """A store whose next transaction calls a function first."""
+
+    call: Callable[[], object] | None = None
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        call, self.call = self.call, None
+        if call is not None:
+            call()
+        return super().transact(writes, expected)
+
+
+def test_a_value_handed_out_while_a_commit_is_written_stays_open() -> None:
+    """Its edits are seen, also if the comparison is made again before the commit has landed."""
+    store = Calling()
+    state = Versioned(store)
+    state["list"] = [0]
+    state.commit()
+    state["list"].append(1)
+    held: list[list[int]] = []
+    store.call = lambda: (held.append(state["list"]), state.has_uncommitted)
+    state.commit()
+    held[0].append(2)
+    assert state.has_uncommitted
+
+
+def test_an_edit_while_a_commit_loses_its_race_is_not_lost() -> None:
+    """The other side's value would replace the edited one, so the commit is in conflict."""
+    store = Calling()
+    state = Versioned(store)
+    state["list"], state["n"] = ["base"], 0
+    state.commit()
+    other = Versioned(store)
+    other["list"].append("theirs")
+    other.commit()
+    held, state["n"] = state["list"], 1
+    store.call = lambda: held.append("edited meanwhile")
+    with pytest.raises(MergeConflict, match="list"):
+        state.commit()
+    assert state["list"] is held
+    assert held == ["base", "edited meanwhile"]
+
+
+def test_a_value_set_back_while_a_commit_is_written() -> None:
+    """It is compared with the commit that landed, not with the one before."""
+    store = Calling()
+    state = Versioned(store)
+    state["list"] = [0]
+    state.commit()
+    state = Versioned(store)
+    state["list"].append(1)
+    store.call = lambda: state.__setitem__("list", [0])
+    state.commit()
+    assert state.has_uncommitted
+    state.commit()
+    assert Versioned(store)["list"] == [0]
+
+
+HANDLERS: dict[str, Callable[[Versioned], object]] = {
+    "read": lambda state: state["list"],
+    "write": lambda state: state.update(list=[0]),
+    "commit": lambda state: (state["list"].append(1), state.commit("two")),
+    "refresh": lambda state: state.refresh(),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", HANDLERS)
+def test_a_signal_handler_in_the_middle_of_a_call(call: str) -> None:
+    """At any moment it may set a key, which stays set. Its commit is made, or refused with an error."""
+    for moment in itertools.count(1, 5):
+        state = history(1)
+        state["list"] = [0]
+        state.commit()
+        other = Versioned(state.store)
+        other["theirs"] = [moment]
+        other.commit()
+        state["staged"] = 1
+
+        refused: list[InvalidInput] = []
+
+        def handler(
+            state: Versioned = state, moment: int = moment, refused: list[InvalidInput] = refused
+        ) -> None:
+            try:
+                state["list"], state["by the handler"] = [moment], 1
+            except InvalidInput as error:  # values are being pickled
+                refused.append(error)
+            with suppress(InvalidInput):
+                state.commit("by the handler")
+
+        came = called_within(lambda state=state: HANDLERS[call](state), moment, handler)  # type: ignore[misc]
+        state.commit("rest")
+        state.refresh()
+        found = dict(state)
+        assert found == dict(Versioned(state.store)), moment
+        assert (found["theirs"], found["staged"]) == ([moment], 1)
+        if not came:
+            break
+        if not refused:
+            assert found["by the handler"] == 1, moment
+            assert found["list"] in ([moment], [0] if call == "write" else [moment, 1]), moment

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
-from random import Random
 
 import pytest
 
@@ -85,48 +83,6 @@ def test_all_is_read_in_a_few_round_trips(
         assert not state.has_uncommitted
 
 
-@pytest.mark.slow
-def test_the_first_item_is_read_alone(store: Trips) -> None:
-    """The first of many items does not wait for the next ones."""
-    with Versioned(store) as state:
-        assert store.during(lambda: next(iter(state.items()))) <= 5
-        assert store.longest < 100_000
-
-
-@pytest.mark.slow
-def test_keys_in_hand_are_read_as_they_are(store: Trips) -> None:
-    """Staged, edited and deleted keys lie between the ones that are read ahead."""
-    with Versioned(store) as state:
-        expected = {f"key/{i:05}": _value(i) for i in range(KEYS)}
-        for i in range(0, KEYS, 5):
-            expected[f"key/{i:05}"] = state[f"key/{i:05}"] = {"new": i}
-            del state[f"key/{i + 1:05}"], expected[f"key/{i + 1:05}"]
-            expected[f"key/{i:05}+"] = state[f"key/{i:05}+"] = {"more": i}
-        found: list[dict[str, object]] = []
-        assert store.during(lambda: found.append(dict(state.items()))) <= 40
-        assert found == [expected]
-        store.trips = 0
-        wanted = ["nope", *sorted(expected, reverse=True)]
-        assert list(state.get_many(wanted)) == wanted[1:]
-        assert store.trips <= 40
-
-
-@pytest.mark.slow
-def test_a_batch_is_bounded() -> None:
-    """Long values come a few at a time: no more than some megabytes wait in memory."""
-    store = Trips()
-    with Versioned(store) as state:
-        for i in range(1_000):
-            state[f"{i:04}"] = Random(i).randbytes(8_000)
-        state.commit()
-    with Versioned(store) as state:
-        assert store.during(lambda: dict(state)) <= 40
-        assert 1_000_000 < store.longest < 5_000_000
-    with Versioned(store) as state:
-        assert store.during(lambda: state.get_many(list(state))) <= 40
-        assert store.longest < 5_000_000
-
-
 def keys_that_raise(
     error: type[Exception],
     mapping: Mapping[str, object],
@@ -141,21 +97,6 @@ def keys_that_raise(
         except error:
             failed.append(key)
     return failed
-
-
-def test_a_damaged_value_fails_alone() -> None:
-    """Of many values that are read at once, only the damaged one raises."""
-    store = Trips()
-    with Versioned(store) as state:
-        for i in range(100):
-            state[f"{i:02}"] = _value(i)
-        state.commit()
-        entry = state._handle.repo.entry(state._handle.tree, "50")
-        assert entry is not None
-        (link,) = entry.links
-    store.set(OBJECT_PREFIX + link.id.hex(), b"Bdamaged")
-    with Versioned(store) as state:
-        assert keys_that_raise(CorruptObject, state) == ["50"]
 
 
 def test_a_damaged_node_concerns_its_own_keys_alone() -> None:
@@ -356,14 +297,6 @@ def test_the_values_of_a_diff_come_in_batches(changed: Trips, read: Callable[[Di
         assert [change.new["id"] for change in diff.values()] == list(range(1, 1001))
 
 
-def test_some_values_of_a_diff_are_read_alone(changed: Trips) -> None:
-    """A look at a few changes far apart reads nothing else."""
-    with Versioned(changed) as state:
-        diff = state.diff("HEAD~1", "HEAD")
-        assert changed.during(lambda: [diff[f"key/{i:05}"].new for i in (900, 100, 500)]) == 3
-        assert changed.longest == 0
-
-
 def test_a_damaged_value_of_a_diff_fails_alone() -> None:
     """Of many changed values that are read at once, only the damaged one raises."""
     store = Trips()
@@ -380,25 +313,3 @@ def test_a_damaged_value_of_a_diff_fails_alone() -> None:
     with Versioned(store) as state:
         diff = state.diff("HEAD~1", "HEAD")
         assert keys_that_raise(CorruptObject, diff, read=lambda key: diff[key].old) == ["50"]
-
-
-LONG = Random(3).randbytes(12_000_000)
-
-
-@pytest.mark.parametrize("value", [bytearray(LONG), {"image": LONG, "seen": [1]}], ids=["bytearray", "dict"])
-@pytest.mark.slow
-def test_a_long_value_is_in_memory_twice_at_most(value: object) -> None:
-    """While binary data is loaded, memory holds its pickle and itself; it is not pickled again."""
-    store = Memory()
-    with Versioned(store) as state:
-        state["long"] = value
-        state.commit()
-    with Versioned(store) as state:
-        tracemalloc.start()
-        try:
-            found = state["long"]
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        assert found == value
-        assert peak < 2.2 * len(LONG)

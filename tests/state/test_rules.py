@@ -78,20 +78,33 @@ ODD_KEYS = [*PLANES, "", "/", "//", "/a", "a/", "/a/", "a//b", "\0", "a\nb", " "
 ODD_KEYS += ["".join(PLANES), "k" * 4096]
 
 
+PLANES = [*"aé߿\u0800\ud7ff\ue000\uffff", *(chr(plane << 16 | 0xFFFD) for plane in range(1, 17))]
+ODD_KEYS = [
+    *PLANES,
+    "".join(PLANES),
+    "",
+    "/",
+    "//",
+    "/a",
+    "a/",
+    "a//b",
+    "\0",
+    "a\nb",
+    "\U0010ffff",
+    "k" * 4096,
+]
+
+
 def test_keys_of_every_plane(tmp_path) -> None:
     """Keys with letters of every Unicode plane, with "/" at both ends, NUL and none at all are kept."""
     with Versioned(tmp_path / "s") as state:
-        for i, key in enumerate(ODD_KEYS):
-            state[key] = i
+        state.update(zip(ODD_KEYS, range(100), strict=False))
         state.commit()
     with Versioned(tmp_path / "s") as state:
         assert list(state) == sorted(ODD_KEYS)
-        assert {key: state[key] for key in ODD_KEYS} == {key: i for i, key in enumerate(ODD_KEYS)}
+        assert [state[key] for key in ODD_KEYS] == [*range(len(ODD_KEYS))]
         for prefix in [*PLANES, "/", "a/"]:
-            expected = sorted(key for key in ODD_KEYS if key.startswith(prefix))
-            assert list(state.keys(prefix)) == expected
-            assert len(state.keys(prefix)) == len(expected)
-        assert state.status().keys() == set()
+            assert list(state.keys(prefix)) == sorted(key for key in ODD_KEYS if key.startswith(prefix))
 
 
 @pytest.mark.parametrize("key", ["\ud800", "a\udfff", "k" * 4097, "é" * 2049])
@@ -249,17 +262,6 @@ def test_a_class_that_is_gone(run_python, tmp_path) -> None:
         assert str(state)
 
 
-@pytest.mark.parametrize("size", [0, 100, 101, 16_385, 3_000_000])
-@pytest.mark.parametrize("kind", [bytes, bytearray, str])
-def test_sizes(kind: type, size: int) -> None:
-    """Values of every size come back, from nothing to megabytes."""
-    value = "é" * size if kind is str else kind(size)
-    state = Versioned()
-    state["v"] = value
-    state.commit()
-    assert Versioned(state.store)["v"] == value
-
-
 def test_switch_create_refuses_a_branch_that_is_there() -> None:
     """switch(create=True) raises AlreadyExists for an existing branch, also before the first commit."""
     store = Memory()
@@ -408,19 +410,6 @@ def test_info_is_plain_data() -> None:
             act()
     assert state.head is None
     assert present(state.commit("m", n={"a": (1, 2)})).info == {"n": {"a": [1, 2]}}
-
-
-def test_readable_forms() -> None:
-    """str, repr and HTML of states, snapshots, commits and diffs show their contents, escaped."""
-    state = Versioned()
-    state["<b>"] = [1]
-    state.commit("<i>")
-    things = [state, state.checkout("HEAD"), state.diff("HEAD"), state.head, state.namespace("n"), Live()]
-    for thing in things:
-        assert str(thing)
-        assert repr(thing)
-        assert "<b>[" not in thing._repr_html_()
-        assert "<i>" not in thing._repr_html_()
 
 
 @pytest.mark.slow

@@ -83,34 +83,6 @@ def test_undo_twice_goes_two_moves_back_and_redo_forward_again(state: Versioned)
     assert actions(state)[:2] == ["undo: commit: c2", "undo: commit: new"]
 
 
-def test_commits_without_a_message(state: Versioned) -> None:
-    """The reflog line only says that there was a commit. undo and redo still recognise their own lines."""
-    other = Versioned(state.store)
-    commit(state, "", k=4)
-    commit(other, " \n", other=1)
-    state.refresh()
-    commit(state, "\nthe plan\nand more", k=5)
-    assert actions(state)[:3] == ["commit: the plan", "commit (merge)", "commit"]
-    state.undo(steps=2)
-    state.undo()
-    assert actions(state)[:2] == ["undo: commit", "undo 2 moves: commit: the plan"]
-    assert state["k"] == 3
-    state.redo()
-    state.redo()
-    assert state["k"] == 5
-    assert actions(state)[:2] == ["redo: commit: the plan", "redo: commit"]
-
-
-def test_values_that_are_the_same_stay_the_same_objects(state: Versioned) -> None:
-    """Only differing values are loaded anew. An edit in place of another value is in the next commit."""
-    same = state["same"]
-    state.undo()
-    assert state["k"] == 2
-    assert state["same"] is same
-    same.append("y")
-    assert commit(state, "edited").parents == (state.repo.resolve("main@{1}").id,)
-
-
 def test_the_first_commit_cannot_be_undone(state: Versioned) -> None:
     """There was no branch before: the error says how to delete it. Nothing has moved."""
     with pytest.raises(InvalidInput, match=r"began with 'commit: c0'.*vstate branch -d main"):
@@ -141,19 +113,6 @@ def test_nothing_to_undo() -> None:
     with pytest.raises(InvalidInput, match="only 1 of 2 moves to undo"):
         state.undo(steps=2)
     assert state.undo().message == "c1"
-
-
-def test_a_line_of_a_move_that_did_not_happen_is_passed_over(state: Versioned) -> None:
-    """A process that died in a store without transactions leaves a line that leads nowhere."""
-    refs = state.repo.refs
-    lines = state.store
-    before = set(lines.keys("reflog/heads/main:"))
-    refs.compare_and_swap("heads/side", expected=None, new=state.checkout("HEAD~2").commit.oid, action="x")
-    (key,) = lines.keys("reflog/heads/side:")
-    value = present(lines.get(key))
-    lines.set(key.replace("side", "main"), value)
-    assert len(set(lines.keys("reflog/heads/main:")) - before) == 1
-    assert state.undo().message == "c2"
 
 
 def test_a_commit_that_gc_removed_cannot_be_gone_back_to(state: Versioned) -> None:
@@ -276,29 +235,32 @@ def test_bisect_gives_snapshots_to_the_predicate() -> None:
         state.bisect(well, "HEAD~99", "HEAD~70")
 
 
-def test_bisect_takes_whatever_is_true() -> None:
-    """A list that is empty is as good as False."""
-    state = Versioned()
-    for items in (["x"], ["x", "y"], [], []):
-        commit(state, str(items), items=items, more=len(list(state.log())))
-    assert state.bisect(lambda snapshot: snapshot["items"], "HEAD~3").parents == (
-        state.checkout("HEAD~2").commit.id,
-    )
+def test_commits_without_a_message(state: Versioned) -> None:
+    """The reflog line only says that there was a commit. undo and redo still recognise their own lines."""
+    other = Versioned(state.store)
+    commit(state, "", k=4)
+    commit(other, " \n", other=1)
+    state.refresh()
+    commit(state, "\nthe plan\nand more", k=5)
+    assert actions(state)[:3] == ["commit: the plan", "commit (merge)", "commit"]
+    state.undo(steps=2)
+    state.undo()
+    assert actions(state)[:2] == ["undo: commit", "undo 2 moves: commit: the plan"]
+    assert state["k"] == 3
+    state.redo()
+    state.redo()
+    assert state["k"] == 5
+    assert actions(state)[:2] == ["redo: commit: the plan", "redo: commit"]
 
 
-def test_an_interruption_right_after_the_branch_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next read is of the commit that the branch is at, also of a value that was read before."""
-    state = Versioned()
-    for number in (1, 2):
-        state["k"] = number
-        state.commit()
-    assert state["k"] == 2
-
-    def interrupted(*args: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("vstate.state.versioned.arrive", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            state.rollback()
-    assert state["k"] == 1
+def test_a_line_of_a_move_that_did_not_happen_is_passed_over(state: Versioned) -> None:
+    """A process that died in a store without transactions leaves a line that leads nowhere."""
+    refs = state.repo.refs
+    lines = state.store
+    before = set(lines.keys("reflog/heads/main:"))
+    refs.compare_and_swap("heads/side", expected=None, new=state.checkout("HEAD~2").commit.oid, action="x")
+    (key,) = lines.keys("reflog/heads/side:")
+    value = present(lines.get(key))
+    lines.set(key.replace("side", "main"), value)
+    assert len(set(lines.keys("reflog/heads/main:")) - before) == 1
+    assert state.undo().message == "c2"

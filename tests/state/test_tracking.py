@@ -13,10 +13,8 @@ import pytest
 from numpy import arange, array
 from pydantic import BaseModel
 
-from vstate import Memory, Versioned
-from vstate.repo.repository import Repository
+from vstate import Versioned
 from vstate.state import tracking
-from vstate.state.base import handle_of
 from vstate.state.tracking import is_immutable, is_unshared
 
 
@@ -30,10 +28,6 @@ class Slots:
 
     def __init__(self) -> None:
         self.items = {"a": [1]}
-
-
-class Weak:
-    __slots__ = ("__weakref__", "x")
 
 
 class Abstract(ABC):
@@ -142,13 +136,6 @@ def test_doubt_is_shared(make: Callable[[], Any]) -> None:
     assert not is_unshared([holder["k"]])
 
 
-@pytest.mark.slow
-def test_a_budget() -> None:
-    """A value of more objects than the budget counts as shared."""
-    holder = {"k": [[] for _ in range(50_000)]}
-    assert not is_unshared([holder["k"]])
-
-
 BOUND = [1].append
 
 
@@ -175,47 +162,3 @@ def test_an_edit_through_the_method_of_a_part() -> None:
     log.append(1)
     assert state.commit() is not None
     assert Versioned(state.store)["tool"]["write"].__self__ == [1]
-
-
-def test_a_value_that_pickles_otherwise_is_compared_with_a_second_copy_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Attribute names that were several objects are one after loading: no change, and recognised from then
-    on.
-    """
-    store, values = Memory(), [Plain(), Plain()]
-    values[1].__dict__ = {"".join(["it", "ems"]): [1]}
-    state = Versioned(store)
-    state["k"] = values
-    state.commit()
-    loads, decode = list[str](), Repository.decode
-
-    def counting(self: Repository, key: str, *arguments: Any) -> Any:
-        loads.append(key)
-        return decode(self, key, *arguments)
-
-    other = Versioned(store)
-    held = other["k"]
-    monkeypatch.setattr(Repository, "decode", counting)
-    for _ in range(3):
-        assert not other.has_uncommitted
-        assert loads == ["k"]
-    held[0].items.append(2)
-    assert other.has_uncommitted
-    assert other.commit() is not None
-
-
-def test_a_value_that_was_only_read_is_sealed() -> None:
-    """Nobody holds a loaded value any more: the commit of another key is the last one that compares it."""
-    state = Versioned()
-    state["k"] = [1]
-    state.commit()
-    fresh = Versioned(state.store)
-    assert fresh["k"] == [1]
-    assert handle_of(fresh).may_have_changed("k")
-    fresh["x"] = 1
-    fresh.commit()
-    assert not handle_of(fresh).may_have_changed("k")
-    fresh["k"].append(2)
-    fresh.commit()
-    assert Versioned(state.store)["k"] == [1, 2]

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import copyreg
 import functools
-import itertools
 import sys
 import threading
 from collections.abc import Callable
-from enum import Enum
 
 import pytest
 
@@ -36,18 +33,6 @@ def breaking(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return lambda: monkeypatch.setattr(Breaks, "works", False)
 
 
-class NeverTheSame:
-    """Pickles otherwise each time."""
-
-    numbers = itertools.count()
-
-    def __getstate__(self) -> dict[str, int]:
-        return {"saved": next(self.numbers)}
-
-    def __setstate__(self, state: object) -> None:
-        pass
-
-
 class Writes:
     """Reads and writes the state that it is in while it is pickled."""
 
@@ -59,17 +44,6 @@ class Writes:
         if self.write:
             self.state["other"] = 1
         return dict(self.__dict__)
-
-
-class Reduced:
-    """Pickled by a function that copyreg knows."""
-
-    def __init__(self) -> None:
-        self.parts = [1]
-
-
-class Name(str, Enum):  # noqa: UP042  # a StrEnum's str() is its value
-    PLAN = "plan"
 
 
 def test_a_transaction_may_end_in_another_context() -> None:
@@ -150,21 +124,6 @@ def test_a_def_that_returns_a_coroutine_is_refused() -> None:
     assert dict(state) == {}
 
 
-def test_rollback_past_a_value_that_is_never_the_same() -> None:
-    """A rollback moves branch and handle together, also when a value pickles otherwise each time."""
-    state = Versioned()
-    state["s"], state["a"] = NeverTheSame(), 1
-    kept = state["s"]
-    state.commit("one")
-    state["a"] = 2
-    state.commit("two")
-    commit = state.rollback("HEAD~1")
-    assert state.head == commit == state.branches()["main"]
-    assert state["a"] == 1
-    del kept
-    assert state.refresh() == commit
-
-
 WAITS: dict[str, tuple[Callable[[Versioned], object], int]] = {
     "commit": (lambda state: state.commit("unrelated"), 100),
     "undo": (lambda state: state.undo(), 0),
@@ -206,21 +165,6 @@ def test_a_call_waits_for_the_transaction_of_another_thread(call: str) -> None:
     assert state["balance"] == state.checkout("HEAD")["balance"] == balance
 
 
-def test_a_str_enum_is_the_key_that_it_says() -> None:
-    """A subclass of str writes to the key of its characters, whatever its __str__ gives."""
-    state = Versioned()
-    state["plan"] = "old"
-    state.commit()
-    state[Name.PLAN] = "new"
-    assert list(state) == ["plan"]
-    assert state["plan"] == state[Name.PLAN] == "new"
-    assert Name.PLAN in Versioned(state.store)
-    assert Versioned(state.store)[Name.PLAN] == "old"
-    fresh = Versioned()
-    fresh[Name.PLAN] = 1
-    assert [type(key) for key in fresh] == [str]
-
-
 def test_pickling_sees_the_state_as_it_is() -> None:
     """A value's own pickling code reads the very objects in hand, and may not write to the state."""
     state = Versioned()
@@ -237,39 +181,6 @@ def test_pickling_sees_the_state_as_it_is() -> None:
         state.commit()
     assert state["w"] == 1
     assert "other" not in state
-
-
-def test_a_reducer_of_copyreg_keeps_a_value_open() -> None:
-    """A registered reducer may read anything, so such a value is compared at each commit."""
-    elsewhere = [1]
-    state = Versioned()
-    state["first"] = Reduced()
-    state.commit()
-    copyreg.pickle(Reduced, lambda value: (list, (list(elsewhere),)))
-    try:
-        state["r"] = Reduced()
-        state.commit()
-        elsewhere.append(2)
-        assert state.commit() is not None
-        assert Versioned(state.store)["r"] == [1, 2]
-    finally:
-        del copyreg.dispatch_table[Reduced]
-
-
-def test_a_list_of_many_arrays_has_a_short_entry() -> None:
-    """However many buffers a value has, the tree's leaf does not grow with them."""
-    numpy = pytest.importorskip("numpy")
-    state = Versioned()
-    state["arrays"] = [numpy.full(200, float(i)) for i in range(500)]
-    commit = state.commit()
-    assert commit is not None
-    assert commit.root is not None
-    assert len(state.store.get(f"o/{commit.root}") or b"") < 6000
-    again = Versioned(state.store)
-    assert [array[0] for array in again["arrays"]] == list(range(500))
-    again["arrays"][400][3] = -1
-    again.commit()
-    assert Versioned(state.store)["arrays"][400][3] == -1
 
 
 def test_a_view_shows_what_cannot_be_loaded(breaking: Callable[[], None]) -> None:
@@ -327,24 +238,6 @@ def test_nested_transactions_may_be_collected_in_any_order() -> None:
         assert not state.has_uncommitted
 
 
-def test_what_keeps_the_outer_transaction_keeps_the_inner_one() -> None:
-    """An inner transaction that succeeds belongs to the outer one, and is undone with it."""
-    state = Versioned()
-    with pytest.raises(ZeroDivisionError), state.transaction():
-        state["a"] = 1
-        with state.transaction("inner"):
-            state["b"] = [1]
-        state["lock"] = threading.Lock()
-        raise ZeroDivisionError
-    assert not state.has_uncommitted
-    with state.transaction("both", who="me"):
-        state["a"] = 1
-        with state.transaction():
-            state["b"] = [1]
-    assert dict(Versioned(state.store)) == {"a": 1, "b": [1]}
-    assert [(commit.message, commit.info) for commit in state.log()] == [("both", {"who": "me"})]
-
-
 def test_a_call_from_inside_an_operation_is_refused() -> None:
     """A merge policy, or a finalizer, that commits the state in the middle of its commit gets an error."""
     store = Memory()
@@ -371,20 +264,6 @@ def test_a_call_from_inside_an_operation_is_refused() -> None:
     assert len(refused) == 1
     assert "inside another call" in str(refused[0])
     assert Versioned(store)["n"] == 2
-
-
-def test_a_staged_value_comes_back_after_the_committed_one_was_read() -> None:
-    """A transaction discards a staged value, reads the committed one, and fails: the staged one is back."""
-    state = Versioned()
-    state["k"] = 1
-    state.commit()
-    state = Versioned(state.store)
-    state["k"] = 5
-    with pytest.raises(ZeroDivisionError), state.transaction():
-        state.discard("k")
-        assert state["k"] == 1
-        raise ZeroDivisionError
-    assert state["k"] == 5
 
 
 class Known:

@@ -71,22 +71,6 @@ def test_every_commit_is_signed(key: SigningKey, tmp_path: Path) -> None:
     assert store.get("format") == b"vstate 1"
 
 
-def test_a_trusted_store_is_read_and_written(key: SigningKey) -> None:
-    """With the right key everything works, an older unsigned history behind the signed head included."""
-    store = Memory()
-    old = Versioned(store)
-    old["old"] = 1
-    first = old.commit()
-    assert first is not None
-    signed(key, store)
-    state = Versioned(store, trust=[str(key.public)], sign=key)
-    assert state["k"] == "value"
-    assert state.checkout(first)["old"] == 1
-    state["new"] = 1
-    assert state.commit() is not None
-    assert Versioned(store, trust=[key.public])["new"] == 1
-
-
 STRANGERS: dict[str, Callable[[Memory], Versioned]] = {
     "unsigned": lambda store: Versioned(store),
     "another key": lambda store: Versioned(store, sign=SigningKey.generate()),
@@ -210,30 +194,3 @@ def test_allow_narrows_what_is_imported(key: SigningKey) -> None:
         assert raised.value.key == "loud"
     assert ran == []
     assert Versioned(store, allow=[f"{__name__}.*"])["loud"] == "value"
-
-
-def test_an_interrupted_merge_under_an_untrusted_commit(key: SigningKey) -> None:
-    """The handle stays where it is, and can be used: the untrusted commit is one that somebody else made."""
-    store = Memory()
-    state = Versioned(store, sign=key, trust=[str(key.public)])
-    state["a"] = 1
-    state.commit()
-    side = state.fork("side")
-    side["b"] = 2
-    side.commit()
-
-    def interrupted(*args: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "transact", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            state.merge("side")
-    other = Versioned(store, branch="main", sign=SigningKey.generate())
-    other["c"] = 3
-    other.commit()
-    assert state["a"] == 1
-    state["mine"] = 1
-    with pytest.raises(UntrustedCommit):
-        state.commit()
-    assert dict(state) == {"a": 1, "mine": 1}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 import time
 from contextvars import copy_context
@@ -65,56 +64,6 @@ async def test_a_task_that_is_cancelled_when_it_is_woken_wakes_the_next() -> Non
         task.cancel()
     await asyncio.wait_for(waiting[2], SOON)
     assert order == [2]
-
-
-@pytest.mark.slow
-@in_a_loop
-async def test_a_turn_that_was_lost_on_the_way_is_found_to_be_over() -> None:
-    """No code ended the turn, and nothing refers to its token. The waiting task finds that out by itself."""
-    turns, order, outside = Turns(), list[int](), copy_context()
-
-    async def lost() -> asyncio.Task[None]:
-        token = Lock()
-        token.acquire()
-        assert turns._taken(token)
-        waiting = asyncio.create_task(take(turns, order, 1), context=outside)
-        await asyncio.sleep(0.01)
-        assert not order
-        return waiting
-
-    await asyncio.wait_for(await lost(), SOON)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("closed", [True, False])
-def test_a_task_of_a_loop_that_does_not_run_any_more_is_in_nobodys_way(closed: bool) -> None:
-    """A task of a closed or stopped loop delays others only for a moment."""
-    turns, order, outside = Turns(), list[int](), copy_context()
-    loop = asyncio.new_event_loop()
-    token = Lock()
-    with turns, token:
-        turns.take(token)
-        left = loop.create_task(take(turns, order, 0), context=outside)
-        loop.run_until_complete(asyncio.sleep(0.01))
-        if closed:
-            loop.close()
-
-    async def others() -> None:
-        for number in range(1, 20):
-            await take(turns, order, number)
-
-    began = time.monotonic()
-    asyncio.run(others())
-    assert time.monotonic() - began < SOON
-    assert order == list(range(1, 20))
-    if closed:
-        left._log_destroy_pending = False  # type: ignore[attr-defined]
-        del left
-    else:
-        loop.run_until_complete(left)
-        loop.close()
-    gc.collect()
-    assert not turns._waiting
 
 
 def test_tasks_of_several_loops_and_threads_are_never_at_it_at_once() -> None:

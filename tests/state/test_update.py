@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,13 +9,11 @@ from typing import Any
 import pytest
 
 from vstate import (
-    Commit,
     InvalidInput,
     Live,
     Memory,
     MergeConflict,
     Versioned,
-    aio,
 )
 from vstate.state import transactions
 
@@ -128,28 +125,6 @@ def test_attempts_end() -> None:
     for attempts in (0, 1.5, "3", True):
         with pytest.raises(InvalidInput, match="attempts is a whole number from 1 on"):
             state.apply(function, attempts=attempts)  # type: ignore[arg-type]  # refused
-
-
-def test_inside_a_transaction_it_runs_once() -> None:
-    """The outer transaction commits it."""
-    state, _ = start(n=1)
-    with state.transaction("outer"):
-        assert state.apply(increment) is None
-    assert state["n"] == 2
-    assert [commit.message for commit in state.log()] == ["outer", ""]
-
-
-def test_what_is_in_hand_is_not_copied() -> None:
-    """An update costs the same for any number of values in hand: all stay in one dict."""
-    state = Versioned()
-    state.update({f"k{i}": i for i in range(100)})
-    state.commit()
-    in_hand = state._handle.at.table.cache
-    for _ in range(3):
-        state.apply(lambda now: now.update(n=now.get("n", 0) + 1))
-        assert state._handle.at.table.cache is in_hand
-    assert state["n"] == 3
-    assert (in_hand["n"], in_hand["k99"]) == (3, 99)
 
 
 def test_the_message_may_be_a_function_of_what_the_function_returned() -> None:
@@ -291,14 +266,15 @@ def test_update_with_a_function_works_for_one_release(kind: type[Versioned | Liv
     assert kind is Live or made.message == "old"
 
 
-async def awaited_update() -> Commit | None:
-    async with aio.Versioned() as state:
-        return await state.update(lambda now: now.update(n=1), message="old")  # type: ignore[func-returns-value]
+def test_its_function_may_wait_for_its_own_threads() -> None:
+    """Workers that it starts read and write the state while it runs."""
+    state, _ = start(n=1)
 
+    def function(now: Versioned) -> None:
+        thread = threading.Thread(target=lambda: now.__setitem__("from thread", now["n"]))
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive()
 
-def test_update_with_a_function_awaited_works_for_one_release():
-    """An awaited state warns as the state does."""
-    with pytest.warns(DeprecationWarning, match=r"now state\.apply\(function\)"):
-        made = asyncio.run(awaited_update())
-    assert made is not None
-    assert made.message == "old"
+    state.apply(function)
+    assert Versioned(state.store)["from thread"] == 1

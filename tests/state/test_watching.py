@@ -6,8 +6,6 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
 
@@ -57,15 +55,6 @@ def put(store: KVStore, message: str = "", **values: object) -> Commit | None:
     return state.commit(message)
 
 
-def test_only_keys_of_the_pattern_come() -> None:
-    """`*` stands for anything, `?` for one character, as in a shell; capitals count."""
-    store = Memory()
-    with Versioned(store, branch="main").watch("agent:?") as watch:
-        put(store, **{"agent:10": 0, "Agent:1": 0, "other": 0})
-        put(store, **{"agent:1": 1})
-        assert take(watch, 1) == [("agent:1", "added", 1)]
-
-
 def test_it_goes_on_from_a_commit() -> None:
     """`since` with the last commit seen gives all that came after it."""
     store = Memory()
@@ -99,43 +88,6 @@ def test_commits_after_a_jump_come_one_by_one() -> None:
         Versioned(store, branch="main").reset("other")
         put(store, n=8)
         assert take(watch, 5) == [("n", "modified", new) for new in (0, 5, 6, 7, 8)]
-
-
-def test_an_undo_and_a_redo_are_told() -> None:
-    """As moves of the branch; one that is back where it was when the watch looks has not changed."""
-    store = Memory()
-    put(store, n=1)
-    put(store, n=2)
-    state = Versioned(store, branch="main")
-    with state.watch() as watch:
-        state.undo()
-        assert take(watch, 1) == [("n", "modified", 1)]
-        state.redo()
-        put(store, m=1)
-        assert take(watch, 2) == [("n", "modified", 2), ("m", "added", 1)]
-        state.refresh()
-        state.undo()
-        state.redo()
-        put(store, m=2)
-        assert take(watch, 1)[0][0] == "m"
-
-
-def test_a_jump_without_a_reflog(caplog: pytest.LogCaptureFixture) -> None:
-    """Without a path between two commits the difference comes as changes of the branch's commit."""
-    store = Memory()
-    first = put(store, n=0)
-    put(store, n=1)
-    assert first is not None
-    with Versioned(store, branch="main").watch() as watch:
-        Versioned(store, branch="main").reset(first)
-        put(store, n=5)
-        put(store, n=6)
-        store.delete_many(list(store.keys("reflog/")))
-        assert take(watch, 1) == [("n", "modified", 6)]
-        Versioned(store, branch="main").reset(first)
-        (line,) = store.keys("reflog/")
-        store.set(line, b"damaged")
-        assert take(watch, 1) == [("n", "modified", 0)]
 
 
 def test_a_branch_that_gc_deleted_and_that_began_anew() -> None:
@@ -226,27 +178,6 @@ def test_an_interruption_at_any_moment_loses_nothing() -> None:
     assert moment > 100
 
 
-class Still(Memory):
-    """A Memory without changes whose waits take half a second."""
-
-    @contextmanager
-    def listening(self, key: str) -> Iterator[Callable[[float], None]]:
-        yield lambda timeout: time.sleep(0.5)
-
-
-def test_many_are_closed_as_fast_as_one() -> None:
-    """Each waits for its look under way; all of them do so at the same time."""
-    state = Versioned(Still(), branch="main")
-    subscriptions = [state.subscribe("*", print) for _ in range(80)]
-    time.sleep(0.1)
-    began = time.monotonic()
-    state.close()
-    assert time.monotonic() - began < 25  # one after the other they would take 40 s
-    for subscription in subscriptions:
-        subscription.close()
-        assert not subscription.active
-
-
 def test_the_watch_of_a_namespace() -> None:
     """Its keys, by their names in it, whatever characters its own name has; nothing else."""
     store = Memory()
@@ -296,26 +227,6 @@ def test_on_servers(server_url: str) -> None:
             assert [told.get(timeout=60) for _ in range(2)] == [0, 7]
         thread.join(60)
         assert not thread.is_alive()
-
-
-def test_a_merge_comes_as_one_commit() -> None:
-    """Changes of another branch come with the merge commit."""
-    store = Memory()
-    put(store, a=1)
-    state = Versioned(store, branch="main")
-    other = state.fork("other")
-    with state.watch() as watch:
-        other["x"] = 1
-        other.commit()
-        other["y"] = 1
-        other.commit()
-        state["b"] = 1
-        state.commit()
-        merge = state.merge("other").commit
-        assert take(watch, 1) == [("b", "added", 1)]
-        rest = [next(watch), next(watch)]
-        assert [key for key, _, _ in rest] == ["x", "y"]
-        assert {commit for _, _, commit in rest} == {merge}
 
 
 def test_none_is_missed_by_a_slow_reader_of_many_writers(tmp_path: Path) -> None:
@@ -417,20 +328,6 @@ def test_a_subscriber_that_raises_is_called_again(caplog: pytest.LogCaptureFixtu
     assert "in the subscriber" in caplog.text
 
 
-def test_a_subscriber_may_end_its_subscription() -> None:
-    """close from inside the call does not wait for itself."""
-    store = Memory()
-    closed = threading.Event()
-
-    def heard(key: str, change: Change, commit: Commit) -> None:
-        subscription.close()
-        closed.set()
-
-    subscription = Versioned(store, branch="main").subscribe("*", heard)
-    put(store, a=1, b=1)
-    assert closed.wait(60)
-
-
 def test_a_watch_in_an_event_loop() -> None:
     """`async for` waits without holding up the loop, and a cancelled wait loses nothing."""
 
@@ -450,34 +347,3 @@ def test_a_watch_in_an_event_loop() -> None:
         return found
 
     assert asyncio.run(main()) == ["a", "b"]
-
-
-@pytest.mark.slow
-def test_closing_in_an_event_loop() -> None:
-    """aclose does not block the loop, and releases a waiting task."""
-
-    async def main() -> None:
-        looking, go = threading.Event(), threading.Event()
-
-        class Slow(Memory):
-            @contextmanager
-            def listening(self, key: str) -> Iterator[Callable[[float], None]]:
-                def wait(timeout: float) -> None:
-                    looking.set()
-                    go.wait(60)
-
-                yield wait
-
-        watch = Versioned(Slow(), branch="main").watch()
-        waiting = asyncio.ensure_future(anext(watch))
-        await asyncio.to_thread(looking.wait)
-        closing = asyncio.ensure_future(watch.aclose())
-        for _ in range(10):
-            await asyncio.sleep(0.005)
-        assert not closing.done()
-        go.set()
-        await closing
-        with pytest.raises(StopAsyncIteration):
-            await waiting
-
-    asyncio.run(main())

@@ -21,8 +21,7 @@ implementation, and this package awaits it.
 
 from __future__ import annotations
 
-from vstate.aio.reading import Snapshot
+from vstate.aio.mapping import Namespace, Snapshot, Watching
 from vstate.aio.versioned import Lease, Repository, Versioned
-from vstate.aio.writing import Namespace, Watching
 
 __all__ = ["Lease", "Namespace", "Repository", "Snapshot", "Versioned", "Watching"]

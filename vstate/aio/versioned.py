@@ -14,9 +14,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from vstate import state as sync
-from vstate.aio.reading import Snapshot, awaited
+from vstate.aio.mapping import Snapshot, Writing, awaited, iterated
 from vstate.aio.workers import Workers, settled
-from vstate.aio.writing import Writing
 from vstate.forks import new_lock
 from vstate.kv.base import KVStore
 from vstate.kv.url import location_of
@@ -24,7 +23,6 @@ from vstate.objects.commit import Commit
 from vstate.repo.core import Revision
 from vstate.repo.repository import Repository as SyncRepository
 from vstate.repo.rules.signing import KeyToSign, KeyToTrust
-from vstate.state.committing import OnRace
 from vstate.state.lease import Lease as HeldLease
 
 
@@ -32,8 +30,12 @@ class Lease:
     """A lease on a name, from `Versioned.lease`: its holder may work while it is `held`."""
 
     def __init__(self, state: Versioned, lease: HeldLease) -> None:
-        self._state = state
+        self._workers = state._workers
+        self._in_turn = state._in_turn
         self._lease = lease
+
+    async def _opened(self) -> HeldLease:
+        return self._lease
 
     @property
     def name(self) -> str:
@@ -55,21 +57,8 @@ class Lease:
         """Whether nobody else can have the lease yet, by the clock of this process alone."""
         return self._lease.held
 
-    async def check(self) -> None:
-        """Raise LeaseLost unless the store says that the lease is held."""
-        await self._state._workers.run(self._lease.check)
-
-    async def commit(
-        self,
-        message: str = "",
-        *,
-        keys: Iterable[str] | None = None,
-        on_race: OnRace = "merge",
-        **info: Any,
-    ) -> Commit | None:
-        """Commit the state. If the lease is lost, raise LeaseLost and commit nothing."""
-        commit = partial(self._lease.commit, message, keys=keys, on_race=on_race, **info)
-        return await self._state._in_turn(self._state.sync, lambda outermost: commit())
+    check = awaited(HeldLease.check)
+    commit = awaited(HeldLease.commit, turn=True)
 
     def __repr__(self) -> str:
         return repr(self._lease)
@@ -231,19 +220,7 @@ class Versioned(Writing[sync.Versioned]):
 
     # History
 
-    def log(
-        self,
-        rev: Revision = "HEAD",
-        *,
-        since: Revision | None = None,
-        key: str | None = None,
-        limit: int | None = None,
-        first_parent: bool = False,
-    ) -> AsyncIterator[Commit]:
-        """The commits from `rev` back, newest first, as `vstate.Versioned.log` gives them."""
-        return self._iterated(
-            lambda handle: iter(handle.log(rev, since=since, key=key, limit=limit, first_parent=first_parent))
-        )
+    log = iterated(sync.Versioned.log)
 
     async def checkout(self, rev: Revision) -> Snapshot:
         """The state at a revision, to look at. This state does not move."""

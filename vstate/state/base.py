@@ -34,8 +34,9 @@ from vstate.repo.names.dates import ttl_microseconds
 from vstate.state.turns import OVER, Turns, end, is_live
 
 if TYPE_CHECKING:
+    from vstate.repo.compare.diff import Change
     from vstate.repo.core import Revision
-    from vstate.state.watching import Watch
+    from vstate.state.watching import Subscription, Watch
 
 ATTEMPTS: Final = 100
 """How often an update runs, by default, before it gives up. Of ten writers of one counter, one needed 34."""
@@ -377,8 +378,30 @@ class State(ReadableState, MutableMapping[str, Any]):
         """The mapping of the keys under `name/`. Namespaces nest, and one commit covers all of the state."""
 
     def _watch(self, prefix: str, pattern: str, since: Revision | None) -> Watch:
-        """As `Versioned.watch`, for keys that begin with `prefix`, told without the prefix."""
+        """As `watch`, for keys that begin with `prefix`, told without the prefix."""
         raise NotVersioned("watch")
+
+    def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watch:
+        """The changes of keys like `agent:*` as they are committed to the branch, here or by other processes.
+
+        An iterator and an async iterator of (key, Change, Commit) that waits for the next one; it begins
+        after `since`, a commit of this branch, or after the commit that this state is at. This state itself
+        does not move: `refresh` it to read the new values there, or read `change.new`. A namespace watches
+        its own keys, under their names in it. Raises DetachedHead, NotFound.
+        """
+        return self.root._watch(self.prefix, pattern, since)
+
+    def subscribe(self, pattern: str, function: Callable[[str, Change, Commit], object]) -> Subscription:
+        """Call `function(key, change, commit)`, in a thread of its own, for each change that `watch` would
+        give.
+
+        One call at a time, in order. An exception of the function is logged, to the logger "vstate", and the
+        next change comes all the same. Ends when the subscription or this state is closed.
+        """
+        from vstate.state.watching import Subscription  # late, for a quick `import vstate`
+
+        require_plain("the function of subscribe", function)
+        return Subscription(self.watch(pattern), function)
 
 
 def handle_of(state: State) -> StateHandle:

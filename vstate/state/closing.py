@@ -64,7 +64,7 @@ class Leftovers:
             at = self._handle.at
             if self.autocommit:
                 self.commit()
-            elif at.rest is not None or at.events or at.table.dirty or at.table.open:
+            elif not at.settled or at.events or at.table.dirty or at.table.open:
                 self._warn("was closed", self._changed(), stacklevel + 1)
         self._told = True
         _kept.discard(state)
@@ -102,8 +102,7 @@ class Leftovers:
         if not (at.table.dirty or at.events) or self._told or self._process != os.getpid():
             return
         self._told = True
-        rest = self._handle.rest
-        if not (rest.open or rest.owed):  # the next call would undo those changes
+        if not at.open:  # the next call would undo those changes
             self._warn("was dropped", self._staged(), 3)
 
     def _changed(self) -> list[str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from vstate.arguments import check_info, check_several, check_state_key
 from vstate.errors import (
     InvalidInput,
+    MergeConflict,
     NotFound,
     StorageError,
     StoreFull,
@@ -27,7 +28,12 @@ from vstate.spans import spanned
 from vstate.state.base import missing
 from vstate.state.handle import Handle
 from vstate.state.plan import Plan
-from vstate.state.position import NO_VALUES, SETTLED, CommitInFlight, Position, UnknownOutcome, Unsettled
+from vstate.state.position import NO_VALUES, Attempt, Position, UnknownOutcome
+from vstate.state.slots import FORGET, Steps
+
+if TYPE_CHECKING:
+    from vstate.repo.merge.three_way import Merged
+    from vstate.repo.repository import Repository
 
 OnRace = Literal["merge", "raise"]
 """The outcome of a commit whose branch another writer has moved: a merge, or RefMoved."""
@@ -51,8 +57,7 @@ def commit(
         keys = frozenset(map(check_state_key, check_several(keys, "commit")))
     if on_race not in ("merge", "raise"):
         raise InvalidInput(f"on_race is 'merge' or 'raise', not {on_race!r}")
-    rest = handle.at.rest
-    if rest is not None and rest.is_in_update and handle.turns.nested:
+    if not handle.at.settled and handle.at.is_in_update and handle.turns.nested:
         raise InvalidInput("an update commits by itself, once its function has returned; leave commit() out")
     return handle.alone(commit_now, handle, message, info, guard, None, on_race, keys)
 
@@ -75,7 +80,7 @@ def commit_now(
     branch = handle.at.branch or handle.own_branch()
     if handle.hooks.functions:
         handle.hooks.run()
-    if handle.at.rest is not None and (notes := handle.at.rest.notes) is not None:
+    if handle.at.open and (notes := handle.at.notes) is not None:
         notes.open = False
     for key in keys or ():
         if key not in handle.at.table.slots and not handle.contains(key):
@@ -88,27 +93,28 @@ def commit_now(
         before = None if at.head is None else at.head.root
         root, objects, nodes = tree.update(handle.repo.objects.node, before, plan.changes)
         if root == before and not at.events:
-            if plan.steps or at.rest is not None:
-                handle.go(steps=plan.steps, open=handle.rest.inner)
+            if plan.steps or not at.settled:
+                handle.go(steps=plan.steps, open=at.inner)
             handle.at.table.seal(plan.unshared)
             return None
         commit = handle.repo.build_commit(
             root, () if at.head is None else (at.head,), message=message, info=info, events=at.events
         )
-        in_flight = CommitInFlight(branch, commit, plan.steps, at.events, keys is None)
-        pending = UnknownOutcome(handle.operation, partial(_look_for, handle, in_flight), True)
-        while True:
-            at = handle.at
-            rest = (at.rest or SETTLED)._replace(pending=pending)
-            if handle.swap(at, at._replace(rest=rest)):  # readers still take values without the lock
-                break
+        attempt = Attempt(branch, commit, at.events, keys is None)
+        pending = UnknownOutcome(handle.operation, partial(_look_for, handle, attempt), True)
+        # Readers still take values without the lock.
+        handle.at = handle.at._replace(pending=pending, settled=False)
         try:
-            head, moved = _publish(handle, in_flight, plan, objects, nodes, depends_on, guard, on_race)
-            finish_commit(handle, in_flight, head, moved)
+            head, moved = _publish(
+                handle, attempt, plan, plan.objects | objects, nodes, depends_on, guard, on_race
+            )
+            steps = plan.steps | handle.at.table.forget(moved, plan.steps) if moved else plan.steps
+            finish_commit(handle, attempt, head, steps, replaces=bool(moved))
         except _LandedLate:
             continue
         except VStateError as error:
-            _explain(handle, error, pending, in_flight.commit)
+            if handle.at.pending is pending:
+                _explain(handle, error, commit)
             if isinstance(error, NotFound):
                 handle.require_base()
             raise
@@ -118,7 +124,7 @@ def commit_now(
 
 def _publish(
     handle: Handle,
-    in_flight: CommitInFlight,
+    attempt: Attempt,
     plan: Plan,
     objects: dict[ObjectId, Any],
     nodes: list[Any],
@@ -127,76 +133,152 @@ def _publish(
     on_race: OnRace,
 ) -> tuple[Commit, Iterable[str]]:
     """Put the commit on its branch: the commit where the branch is then, and the keys that others changed."""
-    base, commit = handle.at.head, in_flight.commit
-    new = plan.objects | objects
+    base, commit = handle.at.head, attempt.commit
     expected = None if base is None else base.oid
     action = reflog_action("commit", commit)
-    advance = Advance(in_flight.branch, (commit,), new, nodes, expected, action)
-    if handle.repo.publish_all([advance], guard=guard):
+    if handle.repo.publish_all(
+        [Advance(attempt.branch, (commit,), objects, nodes, expected, action)], guard=guard
+    ):
         return commit, ()
-    stop_at_doubt = partial(_stop_at_doubt, handle, in_flight.branch)
+
+    def stop_at_doubt(head: ObjectId) -> None:
+        # A commit whose outcome was unknown may be why the race was lost.
+        if land_doubt(handle, attempt.branch, head):
+            raise _LandedLate
+
     if on_race == "raise":
-        head = handle.repo.refs.read(HEADS + in_flight.branch)
+        head = handle.repo.refs.read(HEADS + attempt.branch)
         if head is not None:
             stop_at_doubt(head)
-        raise handle.repo.ref_moved(HEADS + in_flight.branch, expected)
-    from vstate.state.merging import publish_merged  # late: most commits win their race
+        raise handle.repo.ref_moved(HEADS + attempt.branch, expected)
+    return _publish_merged(handle, attempt, plan, objects, nodes, stop_at_doubt, guard, depends_on)
 
-    return publish_merged(handle, in_flight, plan, new, nodes, stop_at_doubt, guard, depends_on)
+
+def _publish_merged(
+    handle: Handle,
+    attempt: Attempt,
+    plan: Plan,
+    objects: dict[ObjectId, Any],
+    nodes: list[Any],
+    on_race: Callable[[ObjectId], None],
+    guard: Guard | None,
+    depends_on: Callable[[str], bool] | None,
+) -> tuple[Commit, Iterable[str]]:
+    """The commit where the branch is then, and the keys that others changed.
+
+    A merge commit above both sides: its first parent is the commit that won, its second is ours. The policies
+    of the branch resolve keys that both sides changed. `on_race` hears of each commit that won. Raises
+    MergeConflict with the keys that no policy resolves, were edited in place since, or were changed by others
+    while `depends_on` is true for them; RefMoved if the branch is gone, or no longer holds the base; the
+    error of the guard.
+    """
+    repo, branch, commit, base = handle.repo, attempt.branch, attempt.commit, handle.at.head
+    before = base.oid if base else None
+    while True:
+        head = repo.refs.read(HEADS + branch)
+        moved: list[str] = []
+        if (
+            head == before
+        ):  # the branch came back, or the row of the guard changed and the lease is still ours
+            commits, rows, cached, needs = [commit], objects, list(nodes), list[ObjectId]()
+            line = reflog_action("commit", commit)
+        elif head is None:
+            raise repo.ref_moved(HEADS + branch, before)
+        else:
+            on_race(head)
+            if before is not None and not repo.is_behind(before, head):
+                # A merge from this base would bring back everything that the branch has dropped since.
+                raise repo.ref_moved(HEADS + branch, before, rewritten=True)
+            theirs = repo.objects.commit(head)
+            repo.require_trusted(theirs)
+            merged = _merge(repo, attempt, plan, base, theirs)
+            moved = [*merged.taken, *merged.resolved]
+            conflicts = {*merged.conflicts, *handle.edited(plan, moved)}
+            if depends_on is not None:
+                # Keys that both changed alike count too: two increments of one counter are alike.
+                conflicts.update(filter(depends_on, [*moved, *merged.agreed]))
+            if conflicts:
+                raise MergeConflict(conflicts, branch=branch, conflicts=merged.conflicts)
+            root, new_objects, new_nodes = tree.update(
+                repo.objects.node, theirs.root, plan.changes | merged.resolved
+            )
+            line = reflog_action("commit (merge)", commit)
+            message = f"Merge {commit.short} into {branch}" + line.removeprefix("commit (merge)")
+            merge_commit = repo.build_commit(root, (theirs, commit), message=message, info=commit.info)
+            commits = [commit, merge_commit]
+            rows, cached = objects | merged.objects | new_objects, [*nodes, *new_nodes]
+            # The commit relies on its base for every object that it left as it was.
+            needs = [] if before is None else [before]
+        if repo.publish(branch, commits, rows, cached, expected=head, action=line, needs=needs, guard=guard):
+            return commits[-1], moved
+
+
+def _merge(repo: Repository, attempt: Attempt, plan: Plan, base: Commit | None, theirs: Commit) -> Merged:
+    from vstate.repo.merge import three_way  # late, for a quick `import vstate`: most commits win their race
+    from vstate.repo.merge.apply import effective_policies
+
+    resolver = three_way.Resolver(
+        repo,
+        lambda: effective_policies(repo, attempt.branch, None),
+        ours=three_way.only_version(attempt.commit.time, plan.changes),
+        theirs=three_way.versions_since(repo, theirs, () if base is None else (base.oid,)),
+        reader=plan.reader(),
+        onto_theirs=True,
+    )
+    changes = tree.diff(repo.objects.nodes, None if base is None else base.root, theirs.root)
+    return three_way.merge_changes(plan.changes, changes, resolver)
 
 
 def finish_commit(
-    handle: Handle, in_flight: CommitInFlight, head: Commit, moved: Iterable[str] = (), *, late: bool = False
+    handle: Handle,
+    attempt: Attempt,
+    head: Commit,
+    steps: Steps,
+    *,
+    late: bool = False,
+    replaces: bool = False,
 ) -> None:
     """Be at a commit that is on the branch with our changes: one assignment, and then its steps.
 
-    It ends the update that is under way, unless it is an earlier commit that landed `late`.
+    It ends the update that is under way, unless it is an earlier commit that landed `late`. `replaces` says
+    that values in hand are not those of the commit until the steps are taken.
     """
-    steps = in_flight.steps
-    if moved:
-        steps = steps | handle.at.table.forget(moved, steps)
-
-    def landed(at: Position) -> Position:
-        rest = at.rest or SETTLED
-        events: tuple[Event, ...] = ()
-        if at.events is not in_flight.events:  # some came while the commit was made
-            known = set(map(id, in_flight.events))
-            events = tuple(event for event in at.events if id(event) not in known)
-        saved = rest.open if late or not rest.open else rest.inner
-        if saved and (late or not in_flight.whole):  # the other keys that were staged then are staged still
-            held = () if late else steps
-            saved = tuple(each.without(held) if each.epoch == at.epoch else each for each in saved)
-        rest = Unsettled(steps, None, saved, rest.owed)
-        hot = at.hot if not moved and at.hot is at.table.cache else NO_VALUES
-        return Position(hot, at.table, head, at.branch, events, at.epoch + 1, rest)
-
-    handle.change(landed)
+    at = handle.at
+    events: tuple[Event, ...] = ()
+    if at.events is not attempt.events:  # some came while the commit was made
+        known = set(map(id, attempt.events))
+        events = tuple(event for event in at.events if id(event) not in known)
+    saved = at.open if late or not at.open else at.inner
+    if late or not attempt.whole:  # the other keys that were staged then are staged still
+        held = () if late else steps
+        saved = tuple(each.without(held) if each.epoch == at.epoch else each for each in saved)
+    hot = NO_VALUES if replaces else at.hot
+    epoch = at.epoch + 1
+    handle.at = Position(hot, at.table, head, at.branch, events, epoch, steps, None, saved, settled=False)
     handle.take_steps()
 
 
-def _look_for(handle: Handle, in_flight: CommitInFlight) -> None:
+def _finish_unseen(handle: Handle, attempt: Attempt, *, late: bool = False) -> None:
+    """Be at a commit that turned out to be on the branch. Its values in hand are compared with it anew."""
+    slots, steps = handle.at.table.slots, dict[str, Any]()
+    for key in _changed_by(handle, attempt):
+        slot = slots.get(key)
+        steps[key] = slot, FORGET if slot is None else slot.replaced(base=None)
+    finish_commit(handle, attempt, attempt.commit, steps, late=late)
+
+
+def _changed_by(handle: Handle, attempt: Attempt) -> list[str]:
+    """The keys that the commit of an attempt changed."""
+    root = attempt.commit.root
+    return [change.key for change in tree.diff(handle.repo.objects.nodes, handle.tree, root)]
+
+
+def _look_for(handle: Handle, attempt: Attempt) -> None:
     """Find out whether a commit is on its branch, and be there if it is."""
-    if handle.repo.has_landed(in_flight.branch, in_flight.commit.oid):
-        finish_commit(handle, in_flight, in_flight.commit)
+    if handle.repo.has_landed(attempt.branch, attempt.commit.oid):
+        _finish_unseen(handle, attempt)
     else:
-        late = _sharing(in_flight, handle.rest.doubts)
-        handle.change(lambda at: at.moved(pending=None, doubts=(*(at.rest or SETTLED).doubts, late)))
-
-
-def _sharing(in_flight: CommitInFlight, doubts: tuple[CommitInFlight, ...]) -> CommitInFlight:
-    """The landing, with the steps of the last doubt if both make the same tree of the same slots.
-
-    A program may try again for hours. So another try must not keep another copy of all steps.
-    """
-    if not doubts:
-        return in_flight
-    last = doubts[-1]
-    same = (
-        (last.commit.root, last.commit.parent_ids) == (in_flight.commit.root, in_flight.commit.parent_ids)
-        and last.steps.keys() == in_flight.steps.keys()
-        and all(in_flight.steps[key][0] is old for key, (old, _) in last.steps.items())
-    )
-    return in_flight._replace(steps=last.steps) if same else in_flight
+        handle.at = handle.at.moved(pending=None, doubts=(*handle.at.doubts, attempt))
 
 
 def land_doubt(handle: Handle, branch: str, head: ObjectId) -> bool:
@@ -204,28 +286,19 @@ def land_doubt(handle: Handle, branch: str, head: ObjectId) -> bool:
 
     Not if some of its changes were undone here since: then it counts as a commit of somebody else.
     """
-    slots = handle.at.table.slots
-    for in_flight in handle.rest.doubts:
-        if in_flight.branch == branch and handle.repo.is_behind(in_flight.commit.oid, head):
-            changed = [key for key, (old, _) in in_flight.steps.items() if slots.get(key) is not old]
+    for attempt in handle.at.doubts:
+        if attempt.branch == branch and handle.repo.is_behind(attempt.commit.oid, head):
+            changed = _changed_by(handle, attempt)
             if handle.plan(keys=changed).touched.issuperset(changed):
-                finish_commit(handle, in_flight, in_flight.commit, late=True)
+                _finish_unseen(handle, attempt, late=True)
                 return True
     return False
 
 
-def _stop_at_doubt(handle: Handle, branch: str, head: ObjectId) -> None:
-    """Raise _LandedLate if a commit whose outcome was unknown is why the race was lost."""
-    if land_doubt(handle, branch, head):
-        raise _LandedLate
-
-
-def _explain(handle: Handle, error: VStateError, pending: UnknownOutcome, commit: Commit) -> None:
+def _explain(handle: Handle, error: VStateError, commit: Commit) -> None:
     """Drop the pending call if the error says that nothing was written; else say how to find out."""
-    if handle.rest.pending is not pending:
-        return
     if not may_have_written(error):
-        handle.change(lambda at: at.moved(pending=None))
+        handle.at = handle.at.moved(pending=None)
     elif isinstance(error, StoreUnavailable) and error.outcome_unknown:
         error.message += (
             f"; whether commit {commit.short} was made is not known: the next call on this state "

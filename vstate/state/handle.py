@@ -41,9 +41,8 @@ from vstate.repo.names.refs import HEAD, HEADS, Head
 from vstate.repo.repository import Repository
 from vstate.repo.sweeps import retry_after_sweep
 from vstate.state.base import StateHandle, make_expiry, missing
-from vstate.state.plan import Plan, edited_since, make_plan, out_of_reach
-from vstate.state.position import SETTLED, Position, Unsettled
-from vstate.state.savepoints import Savepoint, restore, save
+from vstate.state.plan import Plan, make_plan, out_of_reach
+from vstate.state.position import Position, Savepoint, restore
 from vstate.state.slots import (
     ABSENT,
     FORGET,
@@ -51,7 +50,6 @@ from vstate.state.slots import (
     KEEP_BYTES_EACH,
     LOOK_BYTES,
     NO_ENTRIES,
-    RELEASE_BYTES,
     UNASKED,
     UNREAD,
     UNTOUCHED,
@@ -83,6 +81,7 @@ class Handle(StateHandle):
         self.repo = repo
         self.follows_head = follows_head
         super().__init__()
+        self._is_inside: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]  # `is_mine`
         self.watches: WeakSet[Any] = WeakSet()
         self.contended = (0.0, 0.0)
         """Until when updates begin with a pause, by the monotonic clock, and the pause's most seconds."""
@@ -131,7 +130,7 @@ class Handle(StateHandle):
     def alone(self, operation: Callable[_P, _T], /, *args: _P.args, **options: _P.kwargs) -> _T:
         """Call the operation with the lock held, when no other thread's transaction is open.
 
-        Raises InvalidInput from inside another operation of this handle: from a signal handler, say.
+        Raises InvalidInput from inside another call on this handle: from a signal handler, say.
         """
         token = Lock()
         with self.turns, token:
@@ -140,14 +139,13 @@ class Handle(StateHandle):
 
     def operate(self, operation: Callable[_P, _T], /, *args: _P.args, **options: _P.kwargs) -> _T:
         """As `alone`, for a caller that has the turn."""
+        if self._is_inside():
+            self.hooks.require_none()
+            raise InvalidInput(
+                "this call came from inside another call on the same state; do not commit or move the "
+                "branch from a signal handler, a finalizer or a merge policy"
+            )
         with self.lock:
-            # A weak reference is the quick test: mostly the last operation is gone.
-            if self.operation() is not None and is_live(self.operation):
-                self.hooks.require_none()
-                raise InvalidInput(
-                    "this call came from inside another call on the same state; do not commit or move the "
-                    "branch from a signal handler, a finalizer or a merge policy"
-                )
             try:
                 return self._operate(operation, *args, **options)
             except CorruptObject:
@@ -159,7 +157,7 @@ class Handle(StateHandle):
         token = Lock()
         with token:
             self.operation = ref(token)
-            if self.at.rest is not None:
+            if not self.at.settled:
                 self.settle()
             return operation(*args, **options)
 
@@ -183,15 +181,9 @@ class Handle(StateHandle):
 
     def settle(self) -> Position:
         """Go where the handle turns out to be; the lock is held. Each step is one repeatable assignment."""
-        rest = self.at.rest
-        if rest is None or (rest.pending is None and rest.is_usable):
-            return self.at
-        return self._settle(rest)
-
-    def _settle(self, rest: Unsettled) -> Position:
-        if rest.steps is not None:
+        if self.at.steps is not None:
             self.take_steps()
-        if (pending := rest.pending) is not None:
+        if (pending := self.at.pending) is not None:
             if is_live(pending.operation):
                 return self.at
             try:
@@ -203,80 +195,45 @@ class Handle(StateHandle):
                     "again, and state.head tells then"
                 )
                 raise
-        at = self.at
-        open_now = (at.rest or SETTLED).open
-        for i, saved in enumerate(open_now):
+        for number, saved in enumerate(self.at.open):
             if not is_live(saved.token):
-                # Inner savepoints now mean this one: their own would bring back changes made outside of them.
-                inner = tuple(
-                    each._replace(epoch=saved.epoch, staged=saved.staged) for each in open_now[i + 1 :]
-                )
-                self.swap(at, at.moved(open=open_now[:i] + inner, owed=saved))
-                break
-        if (owed := self.rest.owed) is not None:
-            restore(self, owed)
-            if self.rest.open:
+                restore(self, number)
                 return self.settle()
         return self.at
 
-    @property
-    def rest(self) -> Unsettled:
-        return self.at.rest or SETTLED
-
     def take_steps(self) -> None:
         """Take the steps of this position, if it has any."""
-        while (at := self.at).rest is not None and at.rest.steps is not None:
-            at.table.apply(at.rest.steps)
-            after = at.moved(steps=None)
-            if self.at is at:
-                self.at = after  # as in `swap`
+        at = self.at
+        if at.steps is not None:
+            at.table.apply(at.steps)
+            self.at = self.at.moved(steps=None)
 
     def _settled(self) -> Position:
         """Where the handle is, without the lock unless an operation left that open."""
-        rest = self.at.rest
-        if rest is not None and rest.pending is not None and not is_live(rest.pending.operation):
+        pending = self.at.pending
+        if pending is not None and not is_live(pending.operation):
             with self.lock:
                 return self.settle()
         return self.at
 
     def look(self) -> Position:
         """Settle before the mapping is used, if its values may be wrong; the lock is held."""
-        rest = self.at.rest
-        return self.at if rest is None or rest.is_usable else self.settle()
-
-    def swap(self, at: Position, new: Position) -> bool:
-        """Be at the new position; False if the handle is not at `at` any more.
-
-        The lock keeps threads out, but a signal handler or a finalizer may use the state anywhere in between.
-        """
-        if self.at is not at:
-            return False
-        self.at = new  # Python runs no handler between the test and this line: nothing is called
-        return True
-
-    def change(self, make: Callable[[Position], Position]) -> None:
-        """Be at the position that `make` makes of this one."""
-        while True:
-            at = self.at
-            new = make(at)
-            if self.at is at:
-                self.at = new  # as in `swap`
-                return
+        at = self.at
+        return at if at.settled or at.is_usable else self.settle()
 
     def go(self, **fields: Any) -> None:
         """Change fields of the position, and take its steps. Until then every reader takes the lock."""
-        self.change(lambda at: at.moved(**fields))
+        self.at = self.at.moved(**fields)
         self.take_steps()
 
     # Forks
 
     def renew(self) -> None:
-        rest = self.rest
         if not is_mine(self.lock):
             end(self.operation)
             end(self._comparing)
         if not self.turns.nested:
-            for each in rest.open:
+            for each in self.at.open:
                 end(each.token)
         super().renew()
 
@@ -290,7 +247,7 @@ class Handle(StateHandle):
             key = str.__str__(key)  # the text itself, not the __str__ of a subclass
         with self.lock:
             while True:
-                if (at := self.at).rest is not None:
+                if not (at := self.at).settled:
                     at = self.look()
                     self._note(key)
                 table = at.table
@@ -301,14 +258,15 @@ class Handle(StateHandle):
                     root = None if at.head is None else at.head.root
                     try:
                         slot = self._read(table, root, key, slot or UNTOUCHED)
-                        if at.rest is None and (found := self.ahead.following(root, key)):
-                            self._hold_following(at, found)
+                        if at.settled and (found := self.ahead.following(root, key)):
+                            self._hold_following(table, found)
                     except CorruptObject:
                         self.require_base()
                         raise
-                elif slot.value is ABSENT or (slot.due is not None and slot.over(expiry.now())):
+                elif slot.value is ABSENT or slot.over(expiry.now()):
                     raise missing(key)
-                if self._put(at, key, old, slot):
+                # The code of a value, or a finalizer, may use the state while a value is read.
+                if self.at is at and table.put(key, old, slot, at.hot is table.cache):
                     value = slot.value  # so that it counts as reachable
                     if table.read > table.limit or table.idle > KEEP_BYTES:
                         self._let_go()
@@ -322,34 +280,6 @@ class Handle(StateHandle):
             root, map(check_state_key, keys), known=lambda key: key in table.cache or key in table.slots
         )
         return self._from_base(found)
-
-    def _put(self, at: Position, key: str, old: Slot | None, new: Slot) -> bool:
-        """Assign the slot of a key and cache its value; False if the position or the slot changed since.
-
-        Only a signal handler or a finalizer changes them while the lock is held. None runs between the test
-        and the end, because nothing is called there.
-        """
-        table, value, fixed, due = at.table, new.value, new.fixed, new.due
-        if self.at is not at or (table.slots[key] if key in table.slots else None) is not old:  # noqa: SIM401
-            return False  # `get` would be a call
-        if key in table.cache:
-            del table.cache[key]
-        if new.is_set or new.wanted is not UNASKED:
-            if key not in table.dirty:
-                table.dirty |= {key}
-        elif fixed and due is None:  # a clean value needs no slot
-            table.cache[key] = value
-            return True
-        if not fixed and key not in table.open:
-            table.open |= {key}
-        if due is not None:
-            table.timed |= {key}
-        table.slots[key] = new
-        if table.handed is not None:
-            table.handed |= {key}
-        if at.hot is table.cache and due is None and value is not ABSENT and value is not UNREAD:
-            table.cache[key] = value
-        return True
 
     def _read(self, table: SlotTable, root: ObjectId | None, key: str, slot: Slot) -> Slot:
         """The slot of a key whose value has to be read from the tree."""
@@ -378,30 +308,18 @@ class Handle(StateHandle):
             return slot.replaced(value=value, fixed=fixed, base=base)
         return Slot(value, fixed, False, base, None if found is None else found.at)
 
-    def _hold_following(self, at: Position, found: Iterable[tuple[str, Any, OneBlobEntry]]) -> None:
+    def _hold_following(self, table: SlotTable, found: Iterable[tuple[str, Any, OneBlobEntry]]) -> None:
         """Put values into the table that were loaded ahead, as if they had been read."""
-        table = at.table
-        slots, cache, keys = table.slots, table.cache, {key for key, _, _ in found}
-        table.open |= keys
-        if table.handed is not None:
-            table.handed |= keys
-        read = 0
         for key, value, entry in found:
-            fixed, size = type(value) not in CONTAINERS and is_immutable(value), entry.size
-            plain = size <= SHORT_PLAIN
-            base = None if fixed else Base(entry.raw, ONE_BLOB, size, True, NO_ENTRIES, None, plain)
-            slot = Slot(value, fixed, False, base)
-            if self.at is not at:
-                return
-            if key in slots or key in cache:
-                continue
-            if fixed:
-                table.idle += size + KEEP_BYTES_EACH
-            else:
-                read += size + KEEP_BYTES_EACH
-                slots[key] = slot
-            cache[key] = value  # as in `_put`: nothing is called since the test
-        table.read += read
+            size = entry.size + KEEP_BYTES_EACH
+            fixed = type(value) not in CONTAINERS and is_immutable(value)
+            base = Base(entry.raw, ONE_BLOB, entry.size, True, NO_ENTRIES, None, entry.size <= SHORT_PLAIN)
+            slot = Slot(value, fixed, False, None if fixed else base)
+            if key not in table.cache and table.put(key, None, slot, True):
+                if fixed:
+                    table.idle += size
+                else:
+                    table.read += size
 
     def _entry_now(self, value: Any, chunks: tuple[Chunks | None, ...]) -> frozenset[bytes]:
         """The entry of a value as it is; none if the value loads, and does not pickle again."""
@@ -418,27 +336,39 @@ class Handle(StateHandle):
         fixed = kind in IMMUTABLE or (kind not in CONTAINERS and is_immutable(value))
         with self.lock:
             while True:
-                if (at := self.at).rest is not None:
+                if not (at := self.at).settled:
                     at = self.look()
                     self._note(key)
                 if self._comparing is not OVER:
                     self.require_idle("written to")
-                slot = at.table.slots.get(key)
+                table = at.table
+                slot = table.slots.get(key)
                 new = Slot(value, fixed, True, None if fixed or slot is None else slot.base)
-                if self._put(at, key, slot, new):
+                if self.at is at and table.put(key, slot, new, at.hot is table.cache):
                     return
 
     def delete(self, key: str) -> None:
         """Stage a deletion; KeyNotFound."""
-        key = check_state_key(key)
+        self._replace(check_state_key(key), lambda slot: Slot(ABSENT, True, True))
+
+    def expire(self, key: str, ttl: float | timedelta | None) -> None:
+        """Stage when a key expires, None for never; KeyNotFound, InvalidInput."""
+        key, wanted = check_state_key(key), None if ttl is None else make_expiry(ttl)
+        due = None if wanted is None else wanted.at
+        self._replace(key, lambda slot: slot.replaced(wanted=wanted, due=due))
+
+    def _replace(self, key: str, make: Callable[[Slot], Slot]) -> None:
+        """Put another slot in the place of that of a key; KeyNotFound."""
         with self.lock:
             while True:
                 at = self.look()
-                slot = at.table.slots.get(key)
+                table, old = at.table, at.table.slots.get(key)
                 if not self.contains(key):
                     raise missing(key)
                 self.require_idle("written to")
-                if self._put(at, key, slot, Slot(ABSENT, True, True)):
+                slot = Slot(table.cache[key], True) if old is None and key in table.cache else old
+                new = make(slot or UNTOUCHED)
+                if self.at is at and table.put(key, old, new, at.hot is table.cache):
                     return
 
     def contains(self, key: object) -> bool:
@@ -454,12 +384,13 @@ class Handle(StateHandle):
                 return False
             if slot.value is not UNREAD or key in table.cache:
                 return True
-            try:
-                data = tree.lookup(self.repo.objects.node, self.tree, key)
-            except CorruptObject:
-                self.require_base()
-                raise
+            data = self._entry(key)
             return data is not None and (data[:1] not in EXPIRING or not slot.hides(data))
+
+    def _entry(self, key: str) -> bytes | None:
+        """The committed entry of a key."""
+        with self.base_needed():
+            return tree.lookup(self.repo.objects.node, self.tree, key)
 
     def scan(self, prefix: str, *, reverse: bool = False) -> Iterator[str]:
         """The keys that begin with `prefix`, sorted, read as they are asked for."""
@@ -519,23 +450,6 @@ class Handle(StateHandle):
             table = self.look().table
             return any(key.startswith(prefix) for keys in (table.dirty, table.open) for key in keys)
 
-    def expire(self, key: str, ttl: float | timedelta | None) -> None:
-        """Stage when a key expires, None for never; KeyNotFound, InvalidInput."""
-        key, wanted = check_state_key(key), None if ttl is None else make_expiry(ttl)
-        with self.lock:
-            while True:
-                at = self.look()
-                slot = at.table.slots.get(key)
-                if not self.contains(key):
-                    raise missing(key)
-                self.require_idle("written to")
-                new = slot or UNTOUCHED
-                if slot is None and key in at.table.cache:
-                    new = Slot(at.table.cache[key], True)
-                due = None if wanted is None else wanted.at
-                if self._put(at, key, slot, new.replaced(wanted=wanted, due=due)):
-                    return
-
     def expires(self, key: str) -> Expiry | None:
         """The expiry of a key, as a commit now would write it; KeyNotFound."""
         key = check_state_key(key)
@@ -543,19 +457,16 @@ class Handle(StateHandle):
             if not self.contains(key):
                 raise missing(key)
             slot = self.at.table.slots.get(key, UNTOUCHED)
-            with self.base_needed():
-                data = tree.lookup(self.repo.objects.node, self.tree, key)
+            data = self._entry(key)
             return slot.next_expiry(None if data is None or slot.hides(data) else split_expiry(data)[1])
 
     def _note(self, key: str) -> None:
-        rest = self.at.rest
-        notes = rest.open[0].notes if rest is not None and rest.open else None
-        if notes is not None and notes.open:
+        open_now = self.at.open
+        if open_now and (notes := open_now[0].notes) is not None and notes.open:
             notes.keys.add(key)
 
     def note_prefix(self, prefix: str) -> None:
-        rest = self.at.rest
-        if rest is not None and (notes := rest.notes) is not None and notes.open:
+        if (notes := self.at.notes) is not None and notes.open:
             notes.prefixes.add(prefix)
 
     # Uncommitted changes
@@ -570,17 +481,15 @@ class Handle(StateHandle):
         with self.base_needed():
             return self.require_picklable(self.plan())
 
-    def plan(self, root: ObjectId | Mark | None = UNASKED, keys: Iterable[str] | None = None) -> Plan:
-        """How the slots, or those of the keys, differ from the tree of this root, by default the head's."""
+    def plan(self, keys: Iterable[str] | None = None, table: SlotTable | None = None) -> Plan:
+        """How the slots, or those of the keys, differ from the tree."""
         if self._comparing is not OVER:
             self.require_idle("compared")
         at = self.at
-        if isinstance(root, Mark):
-            root = None if at.head is None else at.head.root
         token = Lock()
         with token:
             self._comparing = ref(token)
-            plan = make_plan(self.repo, at.table, root, keys)
+            plan = make_plan(self.repo, table or at.table, None if at.head is None else at.head.root, keys)
         self._comparing = OVER  # only to save time: the token is over
         return plan
 
@@ -589,25 +498,9 @@ class Handle(StateHandle):
 
         Not inside another call: a hook of it, or the pickling of a value, may read too.
         """
-        rest = self.rest
-        if (
-            rest.pending is None
-            and rest.steps is None
-            and not any(map(is_live, (self.operation, self._comparing)))
-        ):
-            self._mark_committed()
-
-    def release(self) -> None:
-        """Let go of all that can be read again and that nobody can reach, if it is much; the lock is held."""
-        table = self.at.table
-        if table.read > max(RELEASE_BYTES, table.limit - LOOK_BYTES):  # much was read since the last look
-            self._mark_committed()
-        if table.idle > RELEASE_BYTES:
-            table.drop_idle()
-            self.ahead = self.repo.prefetch()
-
-    def _mark_committed(self) -> None:
-        table = self.at.table
+        at, table = self.at, self.at.table
+        if at.pending or at.steps is not None or is_live(self.operation) or is_live(self._comparing):
+            return
         table.handed = set()
         table.seal(self.plan(keys=out_of_reach(table)).only_read)
         table.limit = max(LOOK_BYTES, 2 * table.read)
@@ -625,11 +518,18 @@ class Handle(StateHandle):
         return plan
 
     def edited(self, plan: Plan, keys: Iterable[str]) -> list[str]:
-        """The keys whose values were edited in place after the plan was made."""
-        return edited_since(plan, self.repo, self.at.table, keys)
+        """The keys whose values were set, or edited in place, after the plan was made."""
+        slots, table = self.at.table.slots, SlotTable()  # another table: a plan may replace slots
+        table.slots = {key: slots[key] for key in keys if key in slots}
+        now = self.plan(keys=table.slots, table=table)
+        return [
+            key
+            for key in table.slots
+            if key in now.unpicklable or now.changes.get(key, UNASKED) != plan.changes.get(key, UNASKED)
+        ]
 
     def savepoint(self) -> Savepoint:
-        return save(self)
+        return Savepoint(self)
 
     def has_uncommitted(self) -> bool:
         """Whether a commit would be made."""
@@ -648,26 +548,22 @@ class Handle(StateHandle):
         """Forget the uncommitted changes, of these keys or of all. Recorded events stay."""
         chosen = set(map(check_state_key, keys))
         with self.lock:
-            while True:
-                at = self.settle()
-                if not chosen and self.is_base_gone():
-                    self.clear()
-                    return
-                self.note_prefix("")
-                # A value that has not changed stays the same object: the program may be about to edit it.
-                at.table.handed = set()
-                plan = self.plan()
-                dropped = plan.touched & chosen if chosen else plan.touched
-                if self.swap(at, at.moved(steps={key: (at.table.slots.get(key), FORGET) for key in dropped})):
-                    self.take_steps()
-                    at.table.seal(plan.only_read)
-                    self.release()
-                    return
+            table = self.settle().table
+            if not chosen and self.is_base_gone():
+                self.clear()
+                return
+            self.note_prefix("")
+            # A value that has not changed stays the same object: the program may be about to edit it.
+            table.handed = set()
+            plan = self.plan()
+            dropped = plan.touched & chosen if chosen else plan.touched
+            self.go(steps={key: (table.slots.get(key), FORGET) for key in dropped})
+            table.seal(plan.only_read)
 
     def clear(self, **fields: Any) -> None:
         """Have nothing in hand any more."""
         self.note_prefix("")
-        self.change(lambda at: at.moved(table=SlotTable(), steps=None, **fields))
+        self.at = self.at.moved(table=SlotTable(), steps=None, **fields)
 
     def is_base_gone(self) -> bool:
         head = self.at.head
@@ -700,13 +596,13 @@ class Handle(StateHandle):
         """Keep an event for the next commit."""
         with self.lock:
             self.look()
-            self.change(lambda at: at.moved(events=(*at.events, event)))
+            self.at = self.at.moved(events=(*self.at.events, event))
 
     def forget_event(self, event: Event) -> bool:
         """Drop a recorded event. False if a commit holds it by now."""
         with self.lock:
             found = any(each is event for each in self.at.events)
-            self.change(lambda at: at.moved(events=tuple(e for e in at.events if e is not event)))
+            self.at = self.at.moved(events=tuple(e for e in self.at.events if e is not event))
         return found
 
     def pending_events(self) -> list[Event]:

@@ -71,6 +71,7 @@ class Lease(Uncopied):
 
     def commit(
         self,
+        /,
         message: str = "",
         *,
         keys: Iterable[str] | None = None,

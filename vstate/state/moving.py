@@ -25,7 +25,7 @@ from vstate.objects.tree import KeyChange
 from vstate.repo.names.refs import HEADS, Head
 from vstate.state.committing import land_doubt, may_have_written
 from vstate.state.handle import Handle
-from vstate.state.plan import Plan
+from vstate.state.plan import Plan, make_plan
 from vstate.state.position import UnknownOutcome
 from vstate.state.slots import ABSENT, CLEAN, FORGET, Mark, Slot, Steps
 
@@ -42,12 +42,12 @@ def moving(handle: Handle, move: Callable[[], _T], *, look: Callable[[], None] |
     """
     handle.require_idle("moved")
     pending = UnknownOutcome(handle.operation, look or partial(look_at_branch, handle))
-    handle.change(lambda at: at.moved(pending=pending))
+    handle.at = handle.at.moved(pending=pending)
     try:
         return move()
     except VStateError as error:
-        if handle.rest.pending is pending and not may_have_written(error):
-            handle.change(lambda at: at.moved(pending=None))
+        if handle.at.pending is pending and not may_have_written(error):
+            handle.at = handle.at.moved(pending=None)
         raise
 
 
@@ -55,7 +55,7 @@ def look_at_branch(handle: Handle) -> None:
     """Go where the branch is. A conflict or an untrusted commit there is left to the next commit."""
     with suppress(Conflict, UntrustedCommit):
         go_to_newest(handle)
-    handle.change(lambda at: at.moved(pending=None))
+    handle.at = handle.at.moved(pending=None)
 
 
 def arrive(
@@ -102,7 +102,6 @@ def refresh(handle: Handle) -> Commit | None:
         _go_to(handle, head)
     else:
         go_to_newest(handle)
-    handle.release()
     return handle.at.head
 
 
@@ -122,13 +121,13 @@ def _go_to(handle: Handle, head: Head) -> None:
         return
     commit = handle.repo.commit_at(head)
     if commit is not None:
-        if handle.rest.doubts and head.branch is not None:
+        if handle.at.doubts and head.branch is not None:
             land_doubt(handle, head.branch, commit.oid)
         move(handle, handle.trusted(commit), head.branch)
     elif at.head is not None:
         raise RefMoved(f"{HEADS}{head.branch}", expected=at.head.id, actual=None)
     else:
-        handle.change(lambda at: at.moved(branch=head.branch))
+        handle.at = at.moved(branch=head.branch)
 
 
 def move(handle: Handle, commit: Commit, branch: str | None) -> None:
@@ -176,7 +175,7 @@ def _foreign_changes(
         policies = handle.repo.policies.read(branch)
         conflicts += [key for key in agreed if handle.repo.policies.adds_up(policies, key)]
     if conflicts:
-        raise MergeConflict(conflicts, branch=branch, perhaps_read=plan.perhaps_read(conflicts))
+        raise MergeConflict(conflicts, branch=branch)
     return foreign, agreed
 
 
@@ -199,7 +198,7 @@ def _require_nothing_staged(handle: Handle) -> None:
     """Raise NotFound if something is staged on a commit that gc has removed."""
     at = handle.at
     assert at.head is not None
-    plan = handle.plan(None)
+    plan = make_plan(handle.repo, at.table, None)  # the tree cannot be read
     deleted = any(slot.value is ABSENT for slot in at.table.slots.values())
     if plan.changes or plan.unpicklable or deleted or at.events:
         raise NotFound(

@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from vstate.arguments import check_several, check_state_key, require_plain
+from vstate.arguments import check_several, check_state_key
 from vstate.errors import InvalidInput
 from vstate.objects.commit import Commit
 from vstate.state.base import ATTEMPTS, Message, State, handle_of, missing
-
-if TYPE_CHECKING:
-    from vstate.repo.compare.diff import Change
-    from vstate.repo.core import Revision
-    from vstate.state.watching import Subscription, Watch
 
 
 class Namespace(State):
@@ -75,21 +70,6 @@ class Namespace(State):
 
     def expires(self, key: str) -> datetime | None:
         return self._root.expires(self.prefix + check_state_key(key))
-
-    def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watch:
-        """The changes of keys of this namespace as they are committed, under their names here: see
-        `Versioned.watch`.
-
-        NotVersioned in one of a Live.
-        """
-        return self._root._watch(self.prefix, pattern, since)
-
-    def subscribe(self, pattern: str, function: Callable[[str, Change, Commit], object]) -> Subscription:
-        """Call `function(key, change, commit)` for each change of `watch`: see `Versioned.subscribe`."""
-        from vstate.state.watching import Subscription  # late, for a quick `import vstate`
-
-        require_plain("the function of subscribe", function)
-        return Subscription(self.watch(pattern), function)
 
     def namespace(self, name: str) -> Namespace:
         return Namespace(self, name)

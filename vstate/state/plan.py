@@ -6,7 +6,6 @@ Making a plan changes only caches, so an exception at any line leaves nothing to
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 
 from vstate.errors import CorruptObject, VStateError
 from vstate.objects import expiry, tree
@@ -22,7 +21,6 @@ from vstate.state.slots import (
     NO_ENTRIES,
     UNASKED,
     UNREAD,
-    UNTOUCHED,
     Base,
     Slot,
     SlotTable,
@@ -37,9 +35,7 @@ from vstate.values.entry import (
     encode_unchecked,
     entry_chunks,
     is_stored_plain,
-    read_parts,
 )
-from vstate.values.opcodes import NAMES, may_hold
 from vstate.values.pickle_errors import culprit, own_error
 from vstate.values.same_value import is_alike_in_parts, may_count_partly
 
@@ -80,18 +76,6 @@ class Plan:
     def only_read(self) -> set[str]:
         """The keys of values that are as committed, and that nobody outside could reach."""
         return {*self.unshared} - self.touched
-
-    def perhaps_read(self, keys: Iterable[str]) -> list[str]:
-        """Those of the keys whose values were not set, and hold objects, which reading may have changed."""
-        return [key for key in keys if self._is_perhaps_read(key)]
-
-    def _is_perhaps_read(self, key: str) -> bool:
-        slot, _ = self.steps.get(key, (None, None))
-        encoded = self.encoded.get(key)
-        if slot is None or slot.dirty or encoded is None:
-            return False
-        entry = Entry.decode(encoded.entry)
-        return entry.codec == PICKLE and may_hold(bytes(read_parts(entry, self.reader())[0][0]), NAMES)
 
     def reader(self) -> Reader:
         """A reader that finds the plan's objects besides the stored ones."""
@@ -319,28 +303,3 @@ def _defined_anew(base: Base, entry: Entry, definitions: frozenset[int]) -> bool
             if differing <= definitions:
                 return True
     return False
-
-
-def edited_since(plan: Plan, repo: Repository, table: SlotTable, keys: Iterable[str]) -> list[str]:
-    """The keys whose values were set, or edited in place, after the plan was made."""
-    edited = []
-    for key in (table.open | table.dirty).intersection(keys):
-        slot = table.slots.get(key, UNTOUCHED)
-        if slot.dirty and (key not in plan.steps or plan.steps[key][0] is not slot):
-            edited.append(key)  # a signal handler has set it
-            continue
-        if key not in table.open or slot.value is ABSENT or slot.value is UNREAD:
-            continue
-        try:
-            encoded = encode_unchecked(slot.value, () if slot.base is None else slot.base.chunks)
-        except Exception as error:  # the classes' own code may raise anything; the next plan names the error
-            own_error(partial(encode_unchecked, slot.value), error)
-            if slot.base is None or not _is_alike_in_parts(repo, key, slot.value, slot.base):
-                edited.append(key)
-            continue
-        if key in plan.changes:
-            if encoded.entry != split_expiry(plan.changes[key] or b"")[0]:
-                edited.append(key)
-        elif slot.base is None or not _compare(repo, key, slot, slot.base, encoded)[0]:
-            edited.append(key)
-    return edited

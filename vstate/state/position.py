@@ -1,4 +1,4 @@
-"""Position: where a handle is, and the calls that it has begun, as one immutable record.
+"""Position: where a handle is, and the moments that it may go back to, as one immutable record.
 
 A handle has one position, and one assignment replaces it. So an exception of any class, at any line, leaves
 the handle at the old position or at the new one.
@@ -7,32 +7,31 @@ the handle at the old position or at the new one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from threading import Lock
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
-from weakref import ReferenceType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import ReferenceType, ref
 
+from vstate.errors import CannotLoad
 from vstate.objects.commit import Commit, Event
-from vstate.state.slots import Mark, Slot, SlotTable, Steps
+from vstate.repo.objects import Overlay
+from vstate.state.slots import FORGET, UNREAD, Mark, Slot, SlotTable, Step, Steps
+from vstate.state.tracking import is_immutable
 from vstate.state.turns import Token, is_live
 from vstate.values.entry import Encoded
+
+if TYPE_CHECKING:
+    from vstate.state.handle import Handle  # the type alone: a handle goes back to its savepoints
 
 NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
 """The `hot` of a position at which every reader has to take the lock."""
 
 
-SAME: Final = Mark("SAME")
-"""The argument that leaves a field of a position as it is, where None means something."""
-
-
-class CommitInFlight(NamedTuple):
-    """A commit on its way to the branch, and the steps and events that it covers.
-
-    It is `whole` unless only the changes of chosen keys are in it.
-    """
+class Attempt(NamedTuple):
+    """A commit on its way to the branch, and its events. `whole`: it has the changes of all keys."""
 
     branch: str
     commit: Commit
-    steps: Steps
     events: tuple[Event, ...]
     whole: bool = True
 
@@ -85,22 +84,38 @@ class Saved(NamedTuple):
         return self._replace(epoch=self.epoch + 1, staged=left)
 
 
-class Unsettled(NamedTuple):
-    """The part of a position that is rarely there.
+class Position(NamedTuple):
+    """Where the handle is: `head` on `branch`, the `events` that no commit holds yet, and the values in hand.
 
+    - `hot`: the cache of the table, or `NO_VALUES` while a value there might be undone or be of another
+      commit.
+    - `epoch` counts the commits that landed.
     - `steps`: steps of slots that belong to this position and may not have been taken yet.
     - `pending`: a call of the store whose outcome the handle has not seen.
-    - `open`: the update and the savepoints that are under way, the outermost first.
-    - `owed`: the moment that the handle has to go back to.
+    - `open`: the update and the savepoints that are under way, the outermost first. The handle has to go back
+      to one whose token is over.
     - `doubts`: commits that were not on the branch when the handle looked. A server may still carry one out,
       as long as the branch has not moved.
+    - `settled`: whether there are none of these four.
     """
 
+    hot: Mapping[str, Any]
+    table: SlotTable
+    head: Commit | None
+    branch: str | None
+    events: tuple[Event, ...] = ()
+    epoch: int = 0
     steps: Steps | None = None
     pending: UnknownOutcome | None = None
     open: tuple[Saved, ...] = ()
-    owed: Saved | None = None
-    doubts: tuple[CommitInFlight, ...] = ()
+    doubts: tuple[Attempt, ...] = ()
+    settled: bool = True
+
+    def moved(self, **fields: Any) -> Position:
+        """This position with other fields; `hot` and `settled` follow from them."""
+        new = self._replace(**fields)
+        quiet = new.steps is None and new.pending is None and not new.open  # in doubt, readers need no lock
+        return new._replace(hot=new.table.cache if quiet else NO_VALUES, settled=quiet and not new.doubts)
 
     @property
     def notes(self) -> ReadSet | None:
@@ -120,9 +135,7 @@ class Unsettled(NamedTuple):
     @property
     def is_usable(self) -> bool:
         """Whether the values in hand are right as they are, and stay so."""
-        if self.steps is not None or self.owed is not None:
-            return False
-        if self.pending is not None and not self.pending.is_commit:
+        if self.steps is not None or (self.pending is not None and not self.pending.is_commit):
             return False
         for each in self.open:  # noqa: SIM110 `all` would make a generator for each key that is read
             if not is_live(each.token):
@@ -130,42 +143,94 @@ class Unsettled(NamedTuple):
         return True
 
 
-SETTLED: Final = Unsettled()
+SAVED: Final = Mark("SAVED")
+"""The value of a saved slot: its savepoint has the value encoded."""
 
 
-class Position(NamedTuple):
-    """Where the handle is: `head` on `branch`, the `events` that no commit holds yet, and the values in hand.
+class Savepoint:
+    """The values of a handle at some moment, to go back to.
 
-    `hot` is the cache of the table, or `NO_VALUES` while a value there might be undone or be of another
-    commit. `epoch` counts the commits that landed. `rest` is None where nothing is unsettled, which one test
-    finds out.
+    A savepoint that is dropped without `restore` or `release` is restored, however its frame ended.
     """
 
-    hot: Mapping[str, Any]
-    table: SlotTable
-    head: Commit | None
-    branch: str | None
-    events: tuple[Event, ...] = ()
-    epoch: int = 0
-    rest: Unsettled | None = None
+    __slots__ = ("_handle", "token")
 
-    def moved(
-        self,
-        *,
-        table: SlotTable | None = None,
-        head: Any = SAME,
-        branch: Any = SAME,
-        events: tuple[Event, ...] | None = None,
-        **unsettled: Any,
-    ) -> Position:
-        """This position with other fields, and other fields of `Unsettled`; `hot` follows from them."""
-        rest, table = (self.rest or SETTLED)._replace(**unsettled), table or self.table
-        return Position(
-            table.cache if rest[:-1] == SETTLED[:-1] else NO_VALUES,  # in doubt, readers need no lock
-            table,
-            self.head if head is SAME else head,
-            self.branch if branch is SAME else branch,
-            self.events if events is None else events,
-            self.epoch,
-            None if rest == SETTLED else rest,
-        )
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self.token = Lock()
+        self.token.acquire()
+        with handle.lock:
+            at = handle.settle()
+            plan = handle.require_picklable(handle.plan())
+            slots = at.table.slots
+            staged = {key: (_without_value(slots[key]), encoded) for key, encoded in plan.staged.items()}
+            handle.at = at.moved(open=(*at.open, Saved(ref(self.token), at.epoch, staged)))
+
+    def end(self) -> None:
+        """Have the next call on the state restore it."""
+        if self.token.locked():
+            self.token.release()
+
+    def restore(self) -> None:
+        """Have the values that were in hand then. Recorded events stay. CannotLoad, StorageError.
+
+        If the store cannot be reached, the next call on the state restores them.
+        """
+        self.end()
+        with self._handle.lock:
+            self._handle.settle()
+
+    def release(self) -> None:
+        """Keep the values as they are."""
+        handle = self._handle
+        with handle.lock:
+            left = tuple(saved for saved in handle.at.open if saved.token() is not self.token)
+            handle.at = handle.at.moved(open=left)
+
+
+def restore(handle: Handle, number: int) -> None:
+    """Go back to an open savepoint, by its number. Everything is read first, and then one assignment follows.
+
+    Savepoints inside mean this moment from now on: their own would bring back changes made outside of them.
+    """
+    at = handle.at
+    owed = at.open[number]
+    inner = tuple(each._replace(epoch=owed.epoch, staged=owed.staged) for each in at.open[number + 1 :])
+    slots, saved = at.table.slots, owed.staged if owed.epoch == at.epoch else {}
+    plan = handle.plan()
+    now, moved = plan.staged, set(plan.unpicklable)
+    for key in now.keys() | saved.keys():
+        if key not in saved or key not in now or now[key] != saved[key][1]:
+            moved.add(key)
+    events = at.events
+    if owed.notes is not None:
+        # Other threads' reads and writes are noted too. Their edits in place of other keys stay.
+        moved = {key for key in moved if key in owed.notes}
+        known = set(map(id, owed.events))
+        events = tuple(event for event in events if id(event) in known)
+    steps: dict[str, Step] = {}
+    failure: CannotLoad | None = None
+    for key in moved:
+        if key not in saved:
+            steps[key] = slots.get(key), FORGET
+            continue
+        try:
+            steps[key] = slots.get(key), _saved_slot(handle, key, *saved[key])
+        except CannotLoad as error:  # the others go back all the same, and this one stays in hand
+            failure = failure or error
+    handle.go(steps=steps, open=at.open[:number] + inner, events=events)
+    if failure is not None:
+        raise failure
+
+
+def _without_value(slot: Slot) -> Slot:
+    """The slot without its value, which the program may edit, and without its base."""
+    return slot if isinstance(slot.value, Mark) else slot.replaced(value=SAVED, base=None)
+
+
+def _saved_slot(handle: Handle, key: str, slot: Slot, encoded: Encoded | None) -> Slot:
+    """The slot with its value of then. Its times are those of then too, so it expires as it would have."""
+    if encoded is None or slot.value is UNREAD:
+        return slot
+    value = handle.repo.load(key, encoded.entry, Overlay(handle.repo.objects, encoded.objects)).value
+    return slot.replaced(value=value, fixed=is_immutable(value))

@@ -55,9 +55,6 @@ counts for."""
 LOOK_BYTES: Final = KEEP_BYTES // 4
 """After so many bytes are read, a look finds out which of the values nobody can reach any more."""
 
-RELEASE_BYTES: Final = KEEP_BYTES // 64
-"""From so many bytes on, `discard` and `refresh` let go of all that nobody can reach."""
-
 
 class Record:
     """An immutable record. `__init__` takes the `FIELDS`; mypy finds assignments elsewhere.
@@ -198,65 +195,80 @@ class SlotTable:
         self.read = 0
         self.limit = LOOK_BYTES
 
+    # A signal handler or a finalizer may set a key in the middle of these two. So the hints come first, and
+    # nothing is called from the test whether the slot is still the same to its assignment.
+
+    def put(self, key: str, old: Slot | None, new: Slot, hot: bool) -> bool:
+        """Assign the slot of a key, and cache its value if that is `hot`; False if the slot changed since."""
+        slots, cache, clean = self.slots, self.cache, new.fixed and not new.dirty and new.due is None
+        hot = clean or (hot and new.due is None and not isinstance(new.value, Mark))
+        if new.dirty:
+            self.dirty.add(key)
+        if not new.fixed:
+            self.open.add(key)
+        if new.due is not None:
+            self.timed.add(key)
+        if self.handed is not None and not clean:
+            self.handed.add(key)
+        if (slots[key] if key in slots else None) is not old:  # noqa: SIM401
+            return False
+        if key in cache:
+            del cache[key]
+        if not clean:  # a clean value needs no slot
+            slots[key] = new
+        if hot:
+            cache[key] = new.value
+        return True
+
     def apply(self, steps: Steps) -> None:
         """Take each step whose slot is still the one it was made for, and make the hints exact.
 
-        Applying again changes nothing. A slot that was set after the plan keeps the new value and loses its
-        base. A signal handler that uses the state in between takes all the steps first, so a slot that is not
-        `now` any more is left alone. No handler runs between a test with `in` or `is` and the assignment that
-        follows, because nothing is called there.
+        Applying again changes nothing. A slot that was set after the plan keeps its value and loses its base.
         """
-        slots = self.slots
+        slots, cache = self.slots, self.cache
         for key, (old, new) in steps.items():
             now = slots.get(key)
-            if now is new:
-                continue
-            if now is not old:
-                self.cache.pop(key, None)
-                if now is not None:
-                    without = now.replaced(base=None)
-                    if key in slots and slots[key] is now:
-                        slots[key] = without
-            elif type(new) is Slot:
-                if new.due is not None:
-                    self.timed.add(key)
-                    self.cache.pop(key, None)
+            if now is not old and now is not new:
+                new = FORGET if now is None else now.replaced(base=None)
+            if isinstance(new, Slot):
                 if new.dirty:
                     self.dirty.add(key)
-                if not new.fixed and key not in self.open:
+                if not new.fixed:
                     self.open.add(key)
-                if now is None or new.value is not now.value:
-                    self.cache.pop(key, None)
-                if (slots[key] if key in slots else None) is now:  # noqa: SIM401 `get` would be a call
+                if new.due is not None:
+                    self.timed.add(key)
+                if new.due is not None or now is None or new.value is not now.value:
+                    cache.pop(key, None)
+                if (slots[key] if key in slots else None) is now:  # noqa: SIM401
                     slots[key] = new
             else:
                 if new is FORGET:
-                    self.cache.pop(key, None)
-                if key in slots and slots[key] is now:
+                    cache.pop(key, None)
+                if now is not None and key in slots and slots[key] is now:
                     if new is CLEAN:
-                        self.cache[key] = now.value
+                        cache[key] = now.value
                     del slots[key]
-        # One assignment for each hint, of a new set: an emptied set keeps its size.
-        if dirty := self.dirty:
-            exact = {key for key in dirty if (slot := slots.get(key)) is not None and slot.dirty}
-            if self.dirty is dirty:
-                self.dirty = exact
-        if held := self.open:
-            exact = {key for key in held if (slot := slots.get(key)) is not None and not slot.fixed}
-            if self.open is held:
-                self.open = exact
-        if timed := self.timed:
-            exact = {key for key in timed if (slot := slots.get(key)) is not None and slot.due is not None}
-            if self.timed is timed:
-                self.timed = exact
+            slot = slots[key] if key in slots else UNTOUCHED  # noqa: SIM401
+            if not slot.dirty and key in self.dirty:
+                self.dirty -= {key}
+            if slot.fixed and key in self.open:
+                self.open -= {key}
+            if slot.due is None and key in self.timed:
+                self.timed -= {key}
+        # An emptied set keeps its size.
+        if not self.dirty:
+            self.dirty = {*()}
+        if not self.open:
+            self.open = {*()}
+        if not self.timed:
+            self.timed = {*()}
 
-    def forget(self, keys: Iterable[str], planned: Steps) -> dict[str, Step]:
+    def forget(self, keys: Iterable[str], planned: Steps) -> Steps:
         """Steps that drop the slots of the keys. `planned` are the steps of a plan that was made before.
 
-        The plan has a step for each slot that was dirty then. If another slot is dirty now, a signal handler
-        has set its key since, and the slot stays.
+        The plan has a step for each slot that was dirty then. A slot that was set since stays.
         """
-        steps: dict[str, Step] = {}
+        steps: Steps = {}
         for key in keys:
             slot = self.slots.get(key)
             if key in planned:
@@ -270,21 +282,16 @@ class SlotTable:
         """Compare the values of these keys no more until they are handed out again; they are as committed,
         and nobody outside could reach them when `handed` began. It only saves time and memory.
         """
-        handed, slots = self.handed, self.slots
-        if handed is None:
+        if self.handed is None:
             return
         for key in keys:
-            slot = slots.get(key)
-            if slot is None or slot.dirty:
-                continue
-            if key not in handed:  # a signal handler may hand it out, but not between this line and the next
-                self.open -= {key}
+            slot = self.slots.get(key)
+            if slot is not None and not slot.dirty and key not in self.handed:
+                self.open.discard(key)
                 size = KEEP_BYTES_EACH + (0 if slot.base is None else slot.base.size)
                 self.idle += size
-                self.read -= size
+                self.read = max(self.read - size, 0)  # the program had set some of them
         self.handed = None
-        if self.read < 0:  # the program had set some of them
-            self.read = 0
         if self.idle > KEEP_BYTES:
             self.drop_idle()
 
@@ -294,6 +301,7 @@ class SlotTable:
         for key in [key for key in self.cache if key not in slots]:
             del self.cache[key]
         for key in [key for key, slot in slots.items() if key not in self.open and not slot.dirty]:
+            if key in slots and not slots[key].dirty:
+                del slots[key]
             self.cache.pop(key, None)
-            del slots[key]
         self.idle = 0

@@ -20,8 +20,7 @@ from vstate.state.base import ATTEMPTS, Message
 from vstate.state.committing import commit_now
 from vstate.state.handle import Handle
 from vstate.state.moving import go_to_newest
-from vstate.state.position import ReadSet, Saved
-from vstate.state.savepoints import Savepoint
+from vstate.state.position import ReadSet, Saved, Savepoint
 from vstate.state.turns import Token
 
 _S = TypeVar("_S")
@@ -174,5 +173,6 @@ def _begin(handle: Handle, token: Token) -> ReadSet:
         handle.settle()
         go_to_newest(handle)
         notes = ReadSet()
-        handle.change(lambda at: at.moved(open=(Saved(ref(token), at.epoch, {}, notes, at.events),)))
+        at = handle.at
+        handle.at = at.moved(open=(Saved(ref(token), at.epoch, {}, notes, at.events),))
     return notes

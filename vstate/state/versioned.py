@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import wraps
@@ -10,7 +10,7 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from vstate.arguments import check_flag, check_limit, check_state_key, require_plain
+from vstate.arguments import check_flag, check_limit, check_state_key
 from vstate.errors import (
     AlreadyExists,
     InvalidInput,
@@ -22,13 +22,12 @@ from vstate.kv.base import KVStore
 from vstate.kv.memory import Memory
 from vstate.kv.url import open_store
 from vstate.objects.commit import Commit
-from vstate.repo.compare.diff import Change, Diff
+from vstate.repo.compare.diff import Diff
 from vstate.repo.core import Revision
 from vstate.repo.history import Log
 from vstate.repo.names.dates import parse_ttl
 from vstate.repo.names.refs import HEADS, Head, check_ref_name
 from vstate.repo.repository import Repository
-from vstate.repo.rules.labels import Atom
 from vstate.repo.rules.policies import Policy
 from vstate.repo.rules.security import Security
 from vstate.repo.rules.signing import KeyToSign, KeyToTrust
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from vstate.repo.merge.three_way import MergeResult
     from vstate.repo.names.undo import Undo
     from vstate.state.lease import Lease
-    from vstate.state.watching import Subscription, Watch
+    from vstate.state.watching import Watch
     from vstate.viewer.exporting import Window
 
 _P = ParamSpec("_P")
@@ -66,6 +65,16 @@ def alone(
     @wraps(method)
     def call(self: Versioned, /, *args: _P.args, **options: _P.kwargs) -> _T:
         return self._handle.alone(method, self, *args, **options)
+
+    return call
+
+
+def _of_repository(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
+    """A method that calls the repository's one of the same name."""
+
+    @wraps(method)
+    def call(self: Any, /, *args: _P.args, **options: _P.kwargs) -> _T:
+        return method(self.repo, *args, **options)
 
     return call
 
@@ -263,6 +272,7 @@ class Versioned(State):
 
     def commit(
         self,
+        /,
         message: str = "",
         *,
         keys: Iterable[str] | None = None,
@@ -313,18 +323,7 @@ class Versioned(State):
         """
         return refresh(self._handle)
 
-    def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watch:
-        """The changes of keys like `agent:*` as they are committed to the branch, here or by other processes.
-
-        An iterator and an async iterator of (key, Change, Commit) that waits for the next one; it begins
-        after `since`, a commit of this branch, or after the commit that this state is at. This state itself
-        does not move: `refresh` it to read the new values there, or read `change.new`. Raises DetachedHead,
-        NotFound.
-        """
-        return self._watch("", pattern, since)
-
     def _watch(self, prefix: str, pattern: str, since: Revision | None) -> Watch:
-        """As `watch`, for keys that begin with `prefix`, told without the prefix."""
         from vstate.state.watching import Watch  # late, for a quick `import vstate`
 
         handle = self._handle
@@ -332,18 +331,6 @@ class Versioned(State):
         watch = Watch(self.repo, handle.own_branch(), pattern, seen, prefix=prefix)
         handle.watches.add(watch)
         return watch
-
-    def subscribe(self, pattern: str, function: Callable[[str, Change, Commit], object]) -> Subscription:
-        """Call `function(key, change, commit)`, in a thread of its own, for each change that `watch` would
-        give.
-
-        One call at a time, in order. An exception of the function is logged, to the logger "vstate", and the
-        next change comes all the same. Ends when the subscription or this state is closed.
-        """
-        from vstate.state.watching import Subscription
-
-        require_plain("the function of subscribe", function)
-        return Subscription(self.watch(pattern), function)
 
     def lease(self, name: str, ttl: float | timedelta = 30, *, wait: float | None = None) -> Lease:
         """A lease, to be entered by `with`: nobody else holds one of that name in this store meanwhile.
@@ -746,7 +733,7 @@ class Versioned(State):
             if repo.refs.head().branch == name:
                 arrive(handle, target, moved, branch=name)
             else:
-                handle.change(lambda at: at.moved(pending=None))
+                handle.at = handle.at.moved(pending=None)
 
         if handle.follows_head:
             moving(handle, lambda: repo.take_head(name, "switch"), look=look)
@@ -773,25 +760,10 @@ class Versioned(State):
                 name=target.id,
             ) from None
 
-    def branches(self, names: Iterable[str] | None = None) -> dict[str, Commit]:
-        """The newest commit of each branch, or of those of `names` that exist, by name."""
-        return self.repo.branches(names)
-
-    def branch_names(
-        self,
-        prefix: str = "",
-        *,
-        labels: Mapping[str, Atom] | None = None,
-        after: str | None = None,
-        limit: int | None = None,
-        reverse: bool = False,
-    ) -> list[str]:
-        """The names of the branches that begin with `prefix`, sorted; reads no commits.
-
-        Only those that have all of `labels`. At most `limit` names, from the last one back if `reverse`.
-        `after` is the last name of the page before, and need not exist.
-        """
-        return self.repo.branch_names(prefix, labels=labels or {}, after=after, limit=limit, reverse=reverse)
+    branches = _of_repository(Repository.branches)
+    branch_names = _of_repository(Repository.branch_names)
+    tags = _of_repository(Repository.tags)
+    delete_tag = _of_repository(Repository.delete_tag)
 
     def delete_branch(self, name: str, *, forget: bool = False) -> Commit:
         """Delete a branch, whose reflog keeps it for 30 days; not the branch that this handle is on.
@@ -817,11 +789,3 @@ class Versioned(State):
     def tag(self, name: str, rev: Revision = "HEAD") -> Commit:
         """Name a revision for good; AlreadyExists if the name is taken."""
         return self.repo.create_tag(name, rev, head=self._handle.own_head())
-
-    def tags(self) -> dict[str, Commit]:
-        """The commit of each tag, by name."""
-        return self.repo.tags()
-
-    def delete_tag(self, name: str) -> Commit:
-        """Delete a tag; the commit stays."""
-        return self.repo.delete_tag(name)

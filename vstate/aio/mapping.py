@@ -1,29 +1,171 @@
-"""Writing: a mapping that is changed at once, and committed by an await."""
+"""Mapping: the mappings whose values are awaited."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager
-from functools import partial
+from functools import partial, wraps
+from itertools import islice
 from threading import Lock
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Self, TypeVar
 from warnings import warn
 
 from vstate import state as sync
-from vstate.aio.reading import Reading, awaited
-from vstate.arguments import called
+from vstate.aio.workers import Workers
+from vstate.arguments import called, check_several
+from vstate.errors import InvalidInput
 from vstate.objects.commit import Commit, Event
 from vstate.repo.compare.diff import Change
 from vstate.repo.core import Revision
-from vstate.state.base import ATTEMPTS, FUNCTION_TO_UPDATE, Message, State, handle_of
-from vstate.state.committing import OnRace
+from vstate.state.base import ATTEMPTS, FUNCTION_TO_UPDATE, Message, ReadableState, State, handle_of
 from vstate.state.handle import Handle
 from vstate.state.moving import go_to_newest
+from vstate.state.slots import ABSENT
 from vstate.state.transactions import Transaction, run_update
 from vstate.state.watching import Seen, Subscription, Watch
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_S = TypeVar("_S", bound=ReadableState)
 _T = TypeVar("_T")
+
 _W = TypeVar("_W", bound="sync.Versioned | sync.Namespace")
+
+_AT_ONCE = 256  # items that an iteration fetches at a time
+
+
+def awaited(
+    function: Callable[Concatenate[Any, _P], _R], *, turn: bool = False
+) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _R]]:
+    """An awaited form of a method of the sync handle. A method that moves the branch waits for its `turn`."""
+
+    @wraps(function)
+    async def method(self: Any, /, *args: _P.args, **options: _P.kwargs) -> _R:
+        handle = await self._opened()
+        call = partial(getattr(handle, function.__name__), *args, **options)
+        work = self._in_turn(handle, lambda outermost: call()) if turn else self._workers.run(call)
+        result: _R = await work
+        return result
+
+    return method
+
+
+def iterated(
+    function: Callable[Concatenate[Any, _P], Iterable[_T]],
+) -> Callable[Concatenate[Any, _P], AsyncIterator[_T]]:
+    """The form of a method of the sync handle for `async for`."""
+
+    @wraps(function)
+    def method(self: Any, /, *args: _P.args, **options: _P.kwargs) -> AsyncIterator[_T]:
+        found: AsyncIterator[_T] = self._iterated(
+            lambda handle: iter(getattr(handle, function.__name__)(*args, **options))
+        )
+        return found
+
+    return method
+
+
+class Reading(Generic[_S]):
+    """A mapping whose reads are awaited."""
+
+    def __init__(self, workers: Workers, handle: _S | None) -> None:
+        self._workers = workers
+        self._handle = handle
+
+    async def _opened(self) -> _S:
+        return self.sync
+
+    @property
+    def sync(self) -> _S:
+        """The handle that this one awaits, for use in a thread; InvalidInput before it is open."""
+        if self._handle is None:
+            raise InvalidInput("this state is not open yet: use `async with` it, or await it")
+        return self._handle
+
+    async def _run(self, function: Callable[[_S], _R]) -> _R:
+        """Call the function with the sync handle, in a worker thread."""
+        handle = await self._opened()
+        return await self._workers.run(partial(function, handle))
+
+    async def _in_turn(self, handle: State, function: Callable[[bool], _R]) -> _R:
+        """Call the function in a thread, in the turn; its argument says whether this call took the turn."""
+        turns, token = handle_of(handle).turns, Lock()
+        with turns, token:
+            outermost = await turns.take_async(token)
+            return await self._workers.run(partial(function, outermost))
+
+    async def _ready(self, key: object) -> Any:
+        """The value of the key if it is in memory, else ABSENT. A thread would take longer than the read."""
+        if self._handle is None or not self._workers.are_open:
+            return ABSENT
+        value = self._handle._ready(key, ABSENT)
+        if value is not ABSENT:
+            await self._workers.breathe()
+        return value
+
+    async def __getitem__(self, key: str) -> Any:
+        """The value of the key: `await state["k"]`. Raises KeyNotFound."""
+        value = await self._ready(key)
+        return await self._run(lambda handle: handle[key]) if value is ABSENT else value
+
+    async def get(self, key: str, default: Any = None) -> Any:
+        """The value of the key, or `default` if there is none."""
+        value = await self._ready(key)
+        return await self._run(lambda handle: handle.get(key, default)) if value is ABSENT else value
+
+    async def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
+        """The values of those keys that are present, in the order given; the store is asked a few times."""
+        keys = list(check_several(keys))
+        found = {key: value for key in keys if (value := await self._ready(key)) is not ABSENT}
+        if len(found) == len(set(keys)):
+            return found
+        return await self._run(lambda handle: handle.get_many(keys))
+
+    async def contains(self, key: str) -> bool:
+        """Whether the key is present."""
+        return await self._ready(key) is not ABSENT or await self._run(lambda handle: key in handle)
+
+    async def count(self, prefix: str = "") -> int:
+        """How many keys begin with `prefix`."""
+        return await self._run(lambda handle: len(handle.keys(prefix)))
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self.keys()
+
+    # Without these two, Python would call `state[0]`, `state[1]`, … without end: each is a coroutine, and
+    # none raises IndexError.
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError("the keys of this state are awaited: write `async for key in state`")
+
+    def __contains__(self, key: object) -> NoReturn:
+        raise TypeError("this test is awaited: write `await state.contains(key)`")
+
+    keys = iterated(ReadableState.keys)
+    values = iterated(ReadableState.values)
+    items = iterated(ReadableState.items)
+
+    async def _iterated(self, begin: Callable[[_S], Iterator[_T]]) -> AsyncIterator[_T]:
+        items = await self._run(begin)
+        at_once = 1  # the first item comes soon
+        while batch := await self._workers.run(partial(list[_T], islice(items, at_once))):
+            for item in batch:
+                yield item
+            at_once = min(at_once * 4, _AT_ONCE)
+
+    def __repr__(self) -> str:
+        return f"<aio {self._handle!r}>" if self._handle is not None else "<aio, not open>"
+
+
+class Snapshot(Reading[sync.Snapshot]):
+    """The state at one commit, read-only."""
+
+    @property
+    def commit(self) -> Commit:
+        """The commit of this state."""
+        return self.sync.commit
+
+    inert = awaited(sync.Snapshot.inert)
 
 
 class Watching:
@@ -69,10 +211,7 @@ class Writing(Reading[_W]):
         """Delete the key and return its value, or `default` if there is none."""
         return await self._run(lambda handle: handle.pop(key, *default))
 
-    async def setdefault(self, key: str, default: Any = None) -> Any:
-        """The value of the key. If there is none, set it to `default`."""
-        return await self._run(lambda handle: handle.setdefault(key, default))
-
+    setdefault = awaited(State.setdefault)
     clear = awaited(State.clear)
     expire = awaited(State.expire)
     expires = awaited(State.expires)
@@ -134,20 +273,7 @@ class Writing(Reading[_W]):
 
         return await self._in_turn(handle, call)
 
-    async def commit(
-        self,
-        message: str = "",
-        *,
-        keys: Iterable[str] | None = None,
-        on_race: OnRace = "merge",
-        **info: Any,
-    ) -> Commit | None:
-        """Commit the changes, in place or by key, or those of some keys; None without any. Cancelled, it is
-        done or not done.
-        """
-        handle = await self._opened()
-        commit = partial(handle.commit, message, keys=keys, on_race=on_race, **info)
-        return await self._in_turn(handle, lambda outermost: commit())
+    commit = awaited(sync.Versioned.commit, turn=True)
 
     @asynccontextmanager
     async def transaction(self, message: str = "", **info: Any) -> AsyncIterator[Self]:
