@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from running import RunPython
 
 from vstate import UncommittedWarning
-from vstate.repo import core, graph
+from vstate.repo import graph
 
 pytest_plugins = ["servers", "agent_stores"]
 
@@ -92,4 +92,3 @@ def run_python() -> RunPython:
 def commit_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write and read the commit graph, as programs do. See `TIPS`."""
     monkeypatch.setattr(graph, "_TIPS", TIPS)
-    monkeypatch.setattr(core, "_SEGMENT_SECONDS", 60.0)  # on a busy machine, too
