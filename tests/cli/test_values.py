@@ -157,7 +157,6 @@ def test_sessions(rows, frame, session):
         pytest.param(
             pandas.MultiIndex.from_tuples([("x", 1), ("x", 2), ("y", 1)], names=["k", "n"]), "F", id="levels"
         ),
-        pytest.param(pandas.period_range("2024-01", periods=3, freq="M"), "F", id="periods"),
     ],
 )
 @pytest.mark.slow

@@ -135,11 +135,11 @@ def _short(text: str) -> tuple[Piece, ...]:
 
 def _by_word(old: str, new: str, aligner: Aligner) -> tuple[LineChange, LineChange]:
     """The old and the new line, with the words that changed; of a long line, the part that changed."""
+    start, end = common_ends(old, new)
     if max(len(old), len(new)) <= _LONGEST_WORDS and aligner.left > 0:
         words, others = _WORD.findall(old), _WORD.findall(new)
         ends = [*aligner.matches(words, others), (len(words), len(others))]
     else:
-        start, end = common_ends(old, new)
         words, others = (
             [text[:start], text[start : len(text) - end], text[len(text) - end :]] for text in (old, new)
         )
@@ -148,10 +148,10 @@ def _by_word(old: str, new: str, aligner: Aligner) -> tuple[LineChange, LineChan
     for sign, parts, side in (("-", words, 0), ("+", others, 1)):
         pieces, at = [], 0
         for pair in ends:
-            end = pair[side]
-            pieces += [Piece("".join(parts[at:end]), True), Piece("".join(parts[end : end + 1]))]
-            at = end + 1
-        lines.append(_line(sign, _joined(pieces)))
+            to = pair[side]
+            pieces += [Piece("".join(parts[at:to]), True), Piece("".join(parts[to : to + 1]))]
+            at = to + 1
+        lines.append(_line(sign, _joined(pieces), start))
     return lines[0], lines[1]
 
 
@@ -168,7 +168,7 @@ def _joined(pieces: list[Piece]) -> list[Piece]:
     return found
 
 
-def _line(sign: str, pieces: list[Piece]) -> LineChange:
+def _line(sign: str, pieces: list[Piece], start: int) -> LineChange:
     """The line; of a long line, the changed pieces and a few characters beside each."""
     if sum(len(piece.text) for piece in pieces) <= _LONG_LINE:
         return LineChange(sign, tuple(pieces))
@@ -184,7 +184,6 @@ def _line(sign: str, pieces: list[Piece]) -> LineChange:
             short.append(piece)
         else:
             short.append(Piece(f"{text[:head]}…{text[len(text) - tail :]}"))
-    start = 0 if pieces[0].is_changed else len(pieces[0].text)
     return LineChange(sign, tuple(short), start + 1)
 
 
