@@ -108,9 +108,10 @@ class Encrypted(Translated):
     an earlier value of a name back; any other change raises CorruptObject or CorruptStore when the row is
     read. Without the key, the contents of the store are lost.
 
-    Every promise of `store` holds here: transactions, durability, exclusion of other writers. A name of n
-    bytes takes 2n + 43 there. Raises InvalidInput if the store is not encrypted, or with another key. The
-    first write makes an empty store an encrypted one.
+    Every promise of `store` holds here: transactions, durability, exclusion of other writers. `keys` lists
+    all names that have the same first part, up to a "/", and raises CorruptStore, after all the others, if
+    one was not written with this key. A name of n bytes takes 2n + 43 there. Raises InvalidInput if the store
+    is not encrypted, or with another key. The first write makes an empty store an encrypted one.
 
     It needs the package cryptography. A Cache with a directory belongs behind it, where it holds encrypted
     rows: `Encrypted(Cache(store, directory=...), key)`.
@@ -128,12 +129,6 @@ class Encrypted(Translated):
 
     def pack(self, plain: Plain, keys: Sequence[str] | None = None) -> None:
         """Does nothing: ciphertexts have nothing in common."""
-
-    def keys(self, prefix: str = "") -> Iterator[str]:
-        """As promised by KVStore. Lists all the names that have the same first part, up to a "/";
-        CorruptStore, after all the others, if one was not written with this key.
-        """
-        return super().keys(prefix)
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As the store does it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -52,6 +52,7 @@ class Prefixed(Translated):
     instead of 9.6. Where the server, the bucket or the disk can be divided by other means (the prefix of
     Redis, the table of Postgres, the path of S3, a directory), use those.
 
+    In `exclusively`, writers of the other parts wait too, and `check` looks at the files of all parts.
     `close` leaves the store open for its other parts, unless `owns` is True.
     """
 
@@ -73,18 +74,10 @@ class Prefixed(Translated):
             return KVStore.transact(self, writes, expected)
         return super().transact(writes, expected)
 
-    def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
-        """As the store does it; writers of the other parts wait too."""
-        return super().exclusively(plan)
-
     keeps_packs = False
 
     def pack(self, plain: Plain, keys: Sequence[str] | None = None) -> None:
         """Does nothing: the store does not know these keys as those of objects."""
-
-    def check(self) -> Iterator[str]:
-        """As the store does it, for all of it: damage in its files may belong to any part."""
-        return super().check()
 
     @property
     def location(self) -> str:

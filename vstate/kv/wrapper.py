@@ -6,17 +6,36 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager
-from typing import NoReturn, Self
+from functools import wraps
+from typing import Any, NoReturn, Self, TypeVar
 
 from vstate import errors
 from vstate.errors import InvalidInput
-from vstate.kv.base import RELEASE_SECONDS, KVStore, Plain, check_value
+from vstate.kv.base import KVStore, check_value
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _passed_on(method: Method) -> Method:
+    """The method of KVStore as one that asks the store behind."""
+
+    @wraps(method)
+    def call(self: StoreWrapper, *arguments: Any, **options: Any) -> Any:
+        return self._call(method.__name__, *arguments, **options)
+
+    vars(call).pop("__isabstractmethod__", None)
+    return call  # type: ignore[return-value]  # it takes the same arguments
+
+
+def _as_behind(name: str) -> Any:
+    """The property of the store behind."""
+    return property(lambda self: getattr(self._store, name))
 
 
 class StoreWrapper(KVStore):
-    """`store`, unchanged. A subclass overrides the calls that it changes.
+    """`store`, unchanged. A subclass overrides the calls that it changes, or `_call` for all of them.
 
     Every method of KVStore is passed on: its defaults are slower than the store, or promise less. A subclass
     with other keys than the store overrides every method that takes a key or a name.
@@ -25,89 +44,38 @@ class StoreWrapper(KVStore):
     def __init__(self, store: KVStore) -> None:
         self._store = check_kvstore(store, type(self))
 
-    def get(self, key: str) -> bytes | None:
-        return self._store.get(key)
+    get = _passed_on(KVStore.get)
+    get_many = _passed_on(KVStore.get_many)
+    set = _passed_on(KVStore.set)
+    set_many = _passed_on(KVStore.set_many)
+    delete = _passed_on(KVStore.delete)
+    delete_many = _passed_on(KVStore.delete_many)
+    keys = _passed_on(KVStore.keys)
+    items = _passed_on(KVStore.items)
+    __contains__ = _passed_on(KVStore.__contains__)
+    present = _passed_on(KVStore.present)
+    compare_and_swap = _passed_on(KVStore.compare_and_swap)
+    transact = _passed_on(KVStore.transact)
+    exclusively = _passed_on(KVStore.exclusively)
+    listening = _passed_on(KVStore.listening)
+    forget = _passed_on(KVStore.forget)
+    check = _passed_on(KVStore.check)
+    size = _passed_on(KVStore.size)
+    pack = _passed_on(KVStore.pack)
+    release = _passed_on(KVStore.release)
+    transactional = _as_behind("transactional")
+    remote = _as_behind("remote")
+    ordered = _as_behind("ordered")
+    keeps_packs = _as_behind("keeps_packs")
+    location = _as_behind("location")
 
-    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        return self._store.get_many(keys)
-
-    def set(self, key: str, value: bytes) -> None:
-        self._store.set(key, value)
-
-    def set_many(self, items: Mapping[str, bytes]) -> None:
-        self._store.set_many(items)
-
-    def delete(self, key: str) -> None:
-        self._store.delete(key)
-
-    def delete_many(self, keys: Iterable[str]) -> None:
-        self._store.delete_many(keys)
-
-    def keys(self, prefix: str = "") -> Iterator[str]:
-        return self._store.keys(prefix)
-
-    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        return self._store.items(prefix)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._store
-
-    def present(self, keys: Iterable[str]) -> Set[str]:
-        return self._store.present(keys)
-
-    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
-        return self._store.compare_and_swap(key, expected, new)
-
-    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        """As the store does it."""
-        return self._store.transact(writes, expected)
-
-    @property
-    def transactional(self) -> bool:
-        return self._store.transactional
-
-    @property
-    def remote(self) -> bool:
-        return self._store.remote
-
-    @property
-    def ordered(self) -> bool:
-        return self._store.ordered
-
-    @property
-    def keeps_packs(self) -> bool:
-        return self._store.keeps_packs
-
-    def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
-        """As the store does it."""
-        return self._store.exclusively(plan)
-
-    def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
-        return self._store.listening(key)
-
-    def forget(self, key: str) -> None:
-        self._store.forget(key)
+    def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
+        return getattr(self._store, name)(*arguments, **options)
 
     def uncached(self) -> KVStore:
         """The same in front of the store without its cached copies. A cache returns that store itself."""
         behind = self._store.uncached()
         return self if behind is self._store else self._before(behind)
-
-    def check(self) -> Iterator[str]:
-        return self._store.check()
-
-    def size(self) -> int | None:
-        return self._store.size()
-
-    def pack(self, plain: Plain, keys: Sequence[str] | None = None) -> None:
-        self._store.pack(plain, keys)
-
-    def release(self, seconds: float = RELEASE_SECONDS) -> None:
-        self._store.release(seconds)
-
-    @property
-    def location(self) -> str:
-        return self._store.location
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._store!r})"
@@ -124,6 +92,11 @@ class StoreWrapper(KVStore):
         return other
 
 
+_WRITES = frozenset(
+    {"set", "set_many", "delete", "delete_many", "compare_and_swap", "exclusively", "pack", "release"}
+)
+
+
 class ReadOnly(StoreWrapper):
     """`store`, in which every write raises `vstate.errors.ReadOnly`. Writes of others are seen.
 
@@ -131,36 +104,16 @@ class ReadOnly(StoreWrapper):
     Versioned over it reads, and stages changes; its commit raises, and leaves them staged.
     """
 
-    def set(self, key: str, value: bytes) -> None:
-        self._refuse()
-
-    def set_many(self, items: Mapping[str, bytes]) -> None:
-        self._refuse()
-
-    def delete(self, key: str) -> None:
-        self._refuse()
-
-    def delete_many(self, keys: Iterable[str]) -> None:
-        self._refuse()
-
-    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
-        self._refuse()
-
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """Raises ReadOnly if there is anything to write. Without writes it compares the expected values."""
         if writes:
             self._refuse()
         return self._store.transact({}, expected)
 
-    def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
-        """Raises ReadOnly without calling the plan, which is for writing."""
-        self._refuse()
-
-    def pack(self, plain: Plain, keys: Sequence[str] | None = None) -> None:
-        self._refuse()
-
-    def release(self, seconds: float = RELEASE_SECONDS) -> None:
-        self._refuse()
+    def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
+        if name in _WRITES:
+            self._refuse()
+        return super()._call(name, *arguments, **options)
 
     def _refuse(self) -> NoReturn:
         raise errors.ReadOnly(
