@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Final, Generic, TypeVar
@@ -80,15 +80,22 @@ class Attempts:
         self._timeout = timeout
         self._backoff: Backoff | None = None
 
-    def pause(self, failure: Failure) -> None:
-        """Wait before the next attempt. Raises the error of this one if there is no next."""
-        self.unsure = self.unsure or failure.sent
-        self.sending = False
-        if self._backoff is None:
-            seconds, to_reach = self._timeout
-            self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, seconds=seconds, to_reach=to_reach)
-        if not (failure.passing and self._backoff.pause(lost_at=failure.lost_at)):
-            raise self.verdict(failure.error) from None
+    def repeat(self, attempt: Callable[[], T]) -> T:
+        """The result of the first attempt that does not raise Failed; the error of the last one."""
+        while True:
+            try:
+                return attempt()
+            except Failed as failed:
+                failure = failed.failure
+            except VStateError as error:
+                raise self.verdict(error) from None
+            self.unsure = self.unsure or failure.sent
+            self.sending = False
+            if self._backoff is None:
+                seconds, to_reach = self._timeout
+                self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, seconds=seconds, to_reach=to_reach)
+            if not (failure.passing and self._backoff.pause(lost_at=failure.lost_at)):
+                raise self.verdict(failure.error) from None
 
     def got_on(self) -> None:
         """A part of the call is done: the time for attempts begins anew at the next failure."""
@@ -252,8 +259,9 @@ class Pool(ABC, Generic[C]):
                     os.dup2(nothing.fileno(), self.descriptor(connection), inheritable=False)
 
 
-class Listener(ABC, Generic[C]):
-    """Waits for changes of one key, on a connection of its own beside those of the pool.
+class Listener(AbstractContextManager[Callable[[float], None]], Generic[C]):
+    """Waits for changes of one key, on a connection of its own beside those of the pool. The with block gets
+    the function that waits.
 
     Without a connection it hears nothing. So a wait that loses its connection, or gets one, returns at once,
     and other waits without one end after POLL_SECONDS. A `deaf` listener, which the server tells nothing,
@@ -268,7 +276,13 @@ class Listener(ABC, Generic[C]):
         self._connection: C | None = None
         self._next_try = 0.0
         self.deaf = False
+
+    def __enter__(self) -> Callable[[float], None]:
         self._connect()
+        return self.wait
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @abstractmethod
     def begin(self, connection: C) -> None:

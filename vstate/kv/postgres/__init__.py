@@ -1,7 +1,7 @@
 """A store in one table of a PostgreSQL database.
 
 `store` is the store; `transactions` writes; `session` talks with the server, repeats what may be repeated,
-and translates errors; `connections` makes connections; `statements` is the SQL; `listener` hears of changes.
+hears of changes and translates errors; `connections` makes connections; `statements` is the SQL.
 The driver is imported when a store is made, and so are all these modules but `store`.
 """
 

@@ -1,5 +1,5 @@
-"""Session: talks with the server about one table, repeats the calls that may be repeated, and says what
-PostgreSQL's errors mean.
+"""Session: talks with the server about one table, repeats the calls that may be repeated, hears of changes,
+and says what PostgreSQL's errors mean.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import psycopg
+from psycopg import sql
 
 from vstate.backoff import Timeout
 from vstate.errors import (
@@ -26,9 +27,10 @@ from vstate.errors import (
     VStateError,
 )
 from vstate.forks import renew_in_child
+from vstate.kv import servers
 from vstate.kv.files import NO_ROOM
 from vstate.kv.postgres.connections import Address, Connection, Connections
-from vstate.kv.postgres.statements import COLUMNS, CREATION, FORMAT, Statements
+from vstate.kv.postgres.statements import COLUMNS, CREATION, FORMAT, MANY, Statements, lock_number
 from vstate.kv.servers import Attempts, Failed, Failure
 
 Result = TypeVar("Result")
@@ -36,6 +38,9 @@ Steps = Sequence[tuple[bytes, Any]]
 """Statements, each with its parameters."""
 
 OLDEST_SERVER: Final = 140000
+
+LONGEST_WAIT: Final = 2.0
+"""Seconds after which a listener looks again anyway: a writer may die between its commit and its message."""
 
 UNDONE: Final = ("40001", "40P01")
 """Serialisation failures and deadlocks: the server undid the transaction, and asks for another try."""
@@ -104,14 +109,7 @@ class Session:
                     raise interruption from None
                 raise Failed(self._failure(error, connection, attempts.sending)) from None
 
-        while True:
-            try:
-                return self.connections.use(once, writing=writing)
-            except Failed as failed:
-                failure = failed.failure
-            except VStateError as error:
-                raise attempts.verdict(error) from None
-            attempts.pause(failure)
+        return attempts.repeat(lambda: self.connections.use(once, writing=writing))
 
     def read(self, statement: bytes, parameters: Any) -> list[tuple[Any, ...]]:
         """All the rows of a query; none while there is no table."""
@@ -231,6 +229,38 @@ class Session:
         if state in ("42703", "42804", "42883", "42P10"):
             return CorruptStore(self.location, f"the table is not as vstate made it: {said}")
         return StoreUnavailable(f"{self.location} failed: {said}; retry later")
+
+
+class Listener(servers.Listener[Connection]):
+    """Hears of changes of a stored key, and asks writers for messages by a shared lock while it does.
+
+    It is deaf behind a pooler, which may give each transaction another connection to the server. There it
+    asks for nothing: LISTEN and the lock would stay behind on connections that serve others, and their
+    clients would get the messages.
+    """
+
+    troubles = (psycopg.Error, *servers.Listener.troubles)
+
+    def __init__(self, session: Session, key: bytes) -> None:
+        self._session = session
+        self._number = f"{lock_number(key):x}"
+        super().__init__(session.connections)
+
+    def begin(self, connection: Connection) -> None:
+        statements = self._session.statements
+        ((channel, process),) = connection.execute(statements.channel).fetchall()
+        # A pooler tells its clients numbers of its own.
+        self.deaf = process != connection.info.backend_pid
+        if not self.deaf:
+            connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+            connection.execute(statements.note_listener)
+
+    def listen(self, connection: Connection, end: float) -> None:
+        end = min(end, time.monotonic() + LONGEST_WAIT)
+        while (left := end - time.monotonic()) > 0:
+            heard = {heard.payload for heard in connection.notifies(timeout=left, stop_after=1)}
+            if any(text == MANY or self._number in text.split() for text in heard):
+                return
 
 
 def _behind(error: BaseException, handled: BaseException | None) -> BaseException | None:

@@ -18,6 +18,9 @@ LISTENERS: Final = 2
 CREATION: Final = 0x7673_7461_7465_0000
 """Advisory locks: of a table, of its listeners, and of the making of any table."""
 
+MANY: Final = "*"
+"""The message to listeners in place of the keys, if they are many."""
+
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,62}"
 
 # Locks come in a statement of their own: the next one sees all that was committed before they were granted.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final
@@ -159,18 +159,13 @@ class Postgres(TransactionalStore):
         self._transactions.write_alone(plan)
         return True
 
-    @contextmanager
-    def listening(self, key: str) -> Iterator[Callable[[float], None]]:
+    def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
         """As promised by KVStore. It hears of a change through NOTIFY, which takes a connection. Behind a
         pooler, it looks again every tenth of a second.
         """
-        from vstate.kv.postgres.listener import Listener  # late, as is every driver
+        from vstate.kv.postgres.session import Listener  # late, as is every driver
 
-        listener = Listener(self._session, stored_key(key))
-        try:
-            yield listener.wait
-        finally:
-            listener.close()
+        return Listener(self._session, stored_key(key))
 
     # Connections
 

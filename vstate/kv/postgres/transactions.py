@@ -15,7 +15,7 @@ from vstate.errors import StoreUnavailable
 from vstate.kv.base import batches_by_bytes, check_value
 from vstate.kv.postgres.connections import Connection
 from vstate.kv.postgres.session import Session, Steps
-from vstate.kv.postgres.statements import WHOLE_TABLE, lock_number
+from vstate.kv.postgres.statements import MANY, WHOLE_TABLE, lock_number
 from vstate.kv.servers import Attempts, Failed
 from vstate.kv.stored_keys import is_stored_object, stored_keys, stored_writes
 
@@ -24,9 +24,6 @@ MAX_VALUE_BYTES: Final = 1_000_000_000 - 1024
 
 MOST_LOCKS: Final = 64
 """With more keys, the whole table is locked: the server has room for so many locks a connection."""
-
-MANY: Final = "*"
-"""The message to listeners in place of the keys, if they are more than that."""
 
 STATEMENT_BYTES: Final = 4 * 1024 * 1024
 STATEMENT_ROWS: Final = 5000

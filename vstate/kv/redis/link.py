@@ -20,7 +20,7 @@ from vstate.kv import servers
 from vstate.kv.files import NO_ROOM
 from vstate.kv.redis.address import Address
 from vstate.kv.redis.scripts import ALL, MEMORY, Command, Keys
-from vstate.kv.servers import Attempts, Failure, Pool
+from vstate.kv.servers import Attempts, Failed, Failure, Pool
 
 TROUBLES: Final[tuple[type[Exception], ...]] = (
     redis.RedisError,
@@ -180,48 +180,40 @@ class Link:
 
     def exchange(
         self,
-        commands: Sequence[Command],
+        commands: Sequence[Command] | Callable[[], Sequence[Command]],
         attempts: Attempts | None = None,
-        *,
-        again: Callable[[], Sequence[Command]] | None = None,
     ) -> list[Any]:
         """Send the commands, all at once, and return the replies. If a connection breaks, or the server is
         not ready, all of them are sent again: each may be carried out twice.
 
-        For commands that write, `again` gives the commands to repeat, and `attempts` goes from one call to
-        the next. A refusal of the server is raised as an error of vstate.
+        For a write, a function makes the commands of each attempt, and `attempts` goes from one call to the
+        next. A refusal of the server is raised as an error of vstate.
         """
         attempts = attempts or self.attempts()
         if not self._checked:
             # Commands that only read go with the check: opening a store far away is a matter of round trips.
             look = MEMORY.call([self._keys.values])
-            memory, *replies = self._send([look] if again else [look, *commands], attempts, None)
+            memory, *replies = self._send([look] if callable(commands) else [look, *commands], attempts)
             self._check_memory(*memory)
             self._checked = True
-            if not again:
+            if not callable(commands):
                 return replies
-        return self._send(commands, attempts, again)
+        return self._send(commands, attempts)
 
     def _send(
-        self,
-        commands: Sequence[Command],
-        attempts: Attempts,
-        again: Callable[[], Sequence[Command]] | None,
+        self, commands: Sequence[Command] | Callable[[], Sequence[Command]], attempts: Attempts
     ) -> list[Any]:
-        while True:
-            began = time.monotonic()
+        def attempt() -> list[Any]:
+            writing, began = callable(commands), time.monotonic()
             try:
-                replies = self.connections.use(partial(self._replies, commands, attempts))
+                sent = commands() if callable(commands) else commands
+                return self.connections.use(partial(self._replies, sent, attempts))
             except TROUBLES as error:
-                failure = self._failure(error, began, attempts.sending, writing=again is not None)
-            except VStateError as error:  # of the pool
-                raise attempts.verdict(error) from None
-            else:
-                attempts.got_on()
-                return replies
-            attempts.pause(failure)
-            if again is not None:
-                commands = again()
+                raise Failed(self._failure(error, began, attempts.sending, writing=writing)) from None
+
+        replies = attempts.repeat(attempt)
+        attempts.got_on()
+        return replies
 
     def _replies(self, commands: Sequence[Command], attempts: Attempts, connection: Any) -> list[Any]:
         attempts.sending = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -192,19 +192,10 @@ class Redis(TransactionalStore):
 
     # Writing
 
-    def set(self, key: str, value: bytes) -> None:
-        self.set_many({key: value})
-
-    def delete(self, key: str) -> None:
-        self.delete_many([key])
-
-    def set_many(self, items: Mapping[str, bytes]) -> None:
-        """Set every key, some megabytes at a time. If it raises, some may be set and others not."""
-        self._transactions.set_many(items)
-
     def delete_many(self, keys: Iterable[str]) -> None:
-        """Delete every one of the keys. If it raises, some may be deleted and others not."""
-        self._transactions.delete_many(keys)
+        """Delete every one of the keys, some thousand in each transaction."""
+        for some in batches(keys, KEYS_PER_EXCHANGE):
+            super().delete_many(some)
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """As promised by KVStore, and as one transaction: all the writes or none, any number of swaps.
@@ -225,22 +216,15 @@ class Redis(TransactionalStore):
 
     # The server
 
-    @contextmanager
-    def listening(self, key: str) -> Iterator[Callable[[float], None]]:
+    def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
         """As promised by KVStore. It takes a connection; a wait that loses it, or gets another, returns."""
         stored = stored_key(key)
         if is_stored_object(stored):
             # An object does not change, so no message tells of it.
-            with super().listening(key) as wait:
-                yield wait
-            return
+            return super().listening(key)
         from vstate.kv.redis.link import Listener  # late, as is every driver
 
-        listener = Listener(self._link, self._keys.channel, stored)
-        try:
-            yield listener.wait
-        finally:
-            listener.close()
+        return Listener(self._link, self._keys.channel, stored)
 
     def close(self) -> None:
         self._link.connections.close()

@@ -7,11 +7,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 
 from vstate.backoff import Backoff
 from vstate.errors import InvalidInput, StorageError, StoreUnavailable
-from vstate.kv.base import batches, batches_by_bytes, check_value
+from vstate.kv.base import batches_by_bytes, check_value
 from vstate.kv.redis.link import Link
 from vstate.kv.redis.scripts import (
     BUSY,
@@ -92,16 +91,6 @@ class Transactions:
         """Carry out the writes if every expectation holds; whether it did."""
         return self._carry_out(Change.of(writes, expected)) == DONE
 
-    def set_many(self, items: Mapping[str, bytes]) -> None:
-        """Set the keys, in a transaction for each part of some megabytes."""
-        for part in _by_bytes(Change.of(items).sets):
-            self._carry_out(Change(sets=part))
-
-    def delete_many(self, keys: Iterable[str]) -> None:
-        """Delete the keys, in a transaction for each part."""
-        for part in batches([stored_key(key) for key in keys], KEYS_PER_EXCHANGE):
-            self._carry_out(Change(deletes=part))
-
     def write_alone(self, plan: Callable[[], Mapping[str, bytes | None]]) -> None:
         """Call `plan` while a lock keeps other writers out, and carry out the writes that it returns."""
         for _ in range(LOCK_ATTEMPTS):
@@ -178,14 +167,16 @@ class Transactions:
                 if self._link.exchange([self._command(check)]) == [OTHERWISE]:
                     return OTHERWISE
             self._stage(change)
-        command = partial(self._command, change, staged=staged)
         stagings, again = 1, False
         answer: Answer
+
+        def command() -> Sequence[Command]:
+            nonlocal again
+            made, again = [self._command(change, again=again, staged=staged)], True
+            return made
+
         while True:
-            (answer,) = self._link.exchange(
-                [command(again=again)], attempts, again=lambda: [command(again=True)]
-            )
-            again = True
+            (answer,) = self._link.exchange(command, attempts)
             if answer == BUSY:
                 self._wait_for_others(backoff, attempts)
             elif answer != STAGE_LOST:

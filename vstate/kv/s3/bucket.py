@@ -140,29 +140,22 @@ class Bucket:
 
     def write_if(self, name: str, data: bytes, mark: Mark | None) -> Mark | None:
         """Write the object once, if it still has this mark, or with None, if there is none. Return its new
-        mark, or None if the condition did not hold. Failed if another attempt may succeed, or if this one was
-        `sent`: then it may have been carried out, or may be yet.
+        mark, or None if the condition did not hold. Failed otherwise: if it was `sent`, it may have been
+        carried out, or may be yet.
         """
-        path, began = self.check_name(name), time.monotonic()
-        try:
-            return _mark(self._open().put(path, data, mode="create" if mark is None else dict(mark)))
-        except BaseException as error:
-            kind, failure = self._failure(error, began, writing=True)
-        if kind in ("refused", "no object"):
-            return None
-        if failure.passing or failure.sent:
-            raise Failed(failure) from None
-        raise failure.error from None
+        path, mode = self.check_name(name), "create" if mark is None else dict(mark)
+        return self._once(lambda: _mark(self._open().put(path, data, mode=mode)), writing=True)
 
     def write_until_known(self, name: str, data: bytes, mark: Mark) -> bool:
         """Repeat the conditional write until its outcome is known: whether it was done, once or twice."""
-        attempts = self._attempts()
-        while True:
+
+        def attempt() -> bool:
             try:
                 return self.write_if(name, data, mark) is not None
             except Failed as failed:
-                failure = failed.failure
-            attempts.pause(replace(failure, sent=False))
+                raise Failed(replace(failed.failure, sent=False)) from None
+
+        return self._attempts().repeat(attempt)
 
     def remove(self, names: Sequence[str]) -> None:
         """Remove the objects. They may be absent."""
@@ -183,27 +176,33 @@ class Bucket:
 
         If the address is `ordered`, the objects of one directory come in the order of their names.
         """
-        attempts, stream = self._attempts(), None
-        while True:
-            began = time.monotonic()
+        attempts = self._attempts()
+        stream: Any = None
+        end = object()
+
+        def request() -> Any:
+            nonlocal stream
+            if stream is None:
+                stream = iter(self._open().list(directory, offset=after, chunk_size=PAGE))
+            return next(stream, end)
+
+        def page() -> Any:
+            nonlocal stream
             try:
-                if stream is None:
-                    stream = iter(self._open().list(directory, offset=after, chunk_size=PAGE))
-                found = next(stream, None)
-            except BaseException as error:
-                (_, failure), stream = self._failure(error, began), None
-            else:
-                if found is None:
-                    return
-                attempts.got_on()
-                if page := [Listed(meta["path"], meta["size"]) for meta in found]:
-                    after = page[-1].name
-                    yield page
-                continue
-            if after is not None and not self.address.ordered:
+                return self._once(request)
+            except Failed as failed:
+                stream = None
                 # Without an order there is no place to go on from.
-                failure = replace(failure, passing=False)
-            attempts.pause(failure)
+                goes_on = after is None or self.address.ordered
+                raise Failed(replace(failed.failure, passing=failed.failure.passing and goes_on)) from None
+
+        while (found := attempts.repeat(page)) is not end:
+            if found is None:
+                raise self._error("no bucket")
+            attempts.got_on()
+            if listed := [Listed(meta["path"], meta["size"]) for meta in found]:
+                after = listed[-1].name
+                yield listed
 
     def _attempts(self) -> Attempts:
         # Half of the time, because the last attempt may take the other half.
@@ -211,27 +210,24 @@ class Bucket:
 
     def _repeat(self, request: Callable[[], T], *, writing: bool = False) -> T | None:
         """Send the request until it succeeds or cannot succeed. Return None if there is no such object."""
-        attempts = self._attempts()
-        while True:
-            began = time.monotonic()
-            try:
-                answer = request()
-            except BaseException as error:
-                kind, failure = self._failure(error, began, writing=writing)
-            else:
-                self._exists = True
-                return answer
-            if kind == "no object":
+        return self._attempts().repeat(lambda: self._once(request, writing=writing))
+
+    def _once(self, request: Callable[[], T], *, writing: bool = False) -> T | None:
+        """The answer to the request; None if there is no such object, or a condition does not hold. Failed
+        for another answer of the service. Raises an error that is not obstore's.
+        """
+        began = time.monotonic()
+        try:
+            answer = request()
+        except BaseException as error:
+            kind, words, sent = _kind_of(error, self._driver.exceptions)
+            if kind in ("refused", "no object"):
                 return None
-            attempts.pause(failure)
-
-    # Failures
-
-    def _failure(self, error: BaseException, began: float, *, writing: bool = False) -> tuple[str, Failure]:
-        """The kind of a failed request, and what it means. Raises an error that is not obstore's."""
-        kind, words, sent = _kind_of(error, self._driver.exceptions)
-        lost_at = {"no connection": began, "connection lost": time.monotonic()}.get(words)
-        return kind, Failure(self._error(kind, words), kind == "passing", sent and writing, lost_at)
+            lost_at = {"no connection": began, "connection lost": time.monotonic()}.get(words)
+            failure = Failure(self._error(kind, words), kind == "passing", sent and writing, lost_at)
+            raise Failed(failure) from None
+        self._exists = True
+        return answer
 
     def _error(self, kind: str, words: str = "") -> VStateError:
         error, text = _MEANINGS.get(kind, _OTHER)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
@@ -51,7 +50,7 @@ class S3(KVStore):
     **Swaps** are conditional writes, which the service decides: `If-None-Match` and `If-Match` of AWS S3
     (since August and November 2024), MinIO, R2 and SeaweedFS, generations of GCS, ETags of Azure. Before its
     first swap in a bucket, a process makes one write whose condition is wrong. If the service carries it out,
-    InvalidInput says so; `check_conditions` tries more. A key that a swap deletes leaves an object of 8
+    InvalidInput says so. A key that a swap deletes leaves an object of 8
     bytes, which counts as absent. A request that the network delivers late finds its condition gone. A plain
     `set` that was tried twice has no condition, and could undo a later one: swap a key that several writers
     write.
@@ -192,7 +191,9 @@ class S3(KVStore):
             f"{self.location} refused to write {key!r} for {self._bucket.timeout:g} s, since others were "
             "writing; nothing was written: retry later"
         )
-        while True:
+
+        def attempt() -> bool:
+            nonlocal mark
             tried, failure = mark, Failure(refused, passing=True)
             try:
                 made = self._bucket.write_if(name, wanted, mark)
@@ -201,22 +202,21 @@ class S3(KVStore):
                     return True
             except Failed as failed:
                 failure = failed.failure
+                if not (failure.passing or failure.sent):
+                    raise failure.error from None
                 attempts.unsure = attempts.unsure or failure.sent
-            except VStateError as error:
-                raise attempts.verdict(error) from None
-            try:
-                value, stored = self._read(key)
-            except VStateError as error:
-                raise attempts.verdict(error) from None
+            value, stored = self._read(key)
             mark = stored.mark if stored else None
             if stored is not None and stored.data == wanted:
                 return True
             if attempts.unsure and mark != tried:
                 # The write was done and then overwritten, or it lost the race.
-                raise attempts.verdict(failure.error)
+                raise failure.error
             if value != expected:
                 return False
-            attempts.pause(failure)
+            raise Failed(failure)
+
+        return attempts.repeat(attempt)
 
     def _pending_probe(self) -> Sequence[Callable[[], None]]:
         """The call to make before the first swap, or beside the writes before it. Empty from then on."""
@@ -232,27 +232,6 @@ class S3(KVStore):
                 "overwrite each other's commits: use one with conditional writes, or a newer release of it"
             )
         _conditional.add(self._identity)
-
-    def check_conditions(self) -> list[str]:
-        """Try conditional writes, on objects that are deleted again: a sentence for each that went wrong."""
-        names = [f"{_PROBE}-{os.urandom(8).hex()}" for _ in range(2)]
-        write, found = self._bucket.write_if, []
-        try:
-            first = write(names[0], b"first", None)
-            if write(names[0], b"again", None) is not None:
-                found.append("an object was overwritten by a write that creates only absent objects")
-            if write(names[0], b"wrong", _WRONG) is not None:
-                found.append("an object was overwritten on a condition that did not hold")
-            elif first and write(names[0], b"second", first) is None:
-                found.append("an object was not overwritten on a condition that did hold")
-            made = self._bucket.together([partial(write, names[1], b"one", None)] * 4)
-            if sum(mark is not None for mark in made) > 1:
-                found.append("several of the writers that created one object at a time succeeded")
-        except Failed as failed:
-            raise failed.failure.error from None
-        finally:
-            self._bucket.remove(names)
-        return found
 
     # Transactions
 
