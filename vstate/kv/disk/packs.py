@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
 
 import zstandard
 from zstandard import ZstdError
@@ -55,7 +55,7 @@ The number is that of a blob of a stream, `BLOB_BYTES`, and its kind.
 
 KEPT_BYTES = 4 * 1024 * 1024
 """So many bytes of packs a store keeps in memory, unpacked: those that were unpacked last."""
-_END_BYTES = 36  # of an integer of Python, in a list
+_OBJECT_BYTES = 41  # of a bytes object of Python beside its value, in a list
 
 CREATE = (
     "CREATE TABLE packs (id INTEGER PRIMARY KEY AUTOINCREMENT, count INTEGER NOT NULL, body BLOB NOT NULL)",
@@ -143,29 +143,7 @@ def _packed(values: Sequence[bytes]) -> bytes:
     return body
 
 
-class Values(Sequence[bytes]):
-    """The values of a pack. Each is cut out when it is asked for: most reads want few of some hundred."""
-
-    def __init__(self, content: bytes, ends: Sequence[int]) -> None:
-        self._content = content
-        self._ends = ends  # of the lengths, and of each value
-
-    def __len__(self) -> int:
-        return len(self._ends) - 1
-
-    @property
-    def size(self) -> int:
-        """The bytes that they take in memory, with the numbers of their ends."""
-        return len(self._content) + _END_BYTES * len(self._ends)
-
-    def __getitem__(self, number: Any) -> Any:
-        return self._content[self._ends[number] : self._ends[number + 1]]
-
-    def __iter__(self) -> Iterator[bytes]:
-        return map(self._content.__getitem__, map(slice, self._ends, self._ends[1:]))
-
-
-def values_in(count: int, body: bytes) -> Values:
+def values_in(count: int, body: bytes) -> list[bytes]:
     """The values of a pack; ValueError if it is damaged."""
     try:
         if not 0 < zstandard.frame_content_size(body) <= _LONGEST_PACK:
@@ -174,7 +152,13 @@ def values_in(count: int, body: bytes) -> Values:
         lengths = struct.unpack_from(f"<{count}I", content)
     except (ZstdError, TypeError, struct.error) as error:
         raise ValueError(str(error)) from error
-    return Values(content, [*accumulate(lengths, initial=4 * count)])
+    ends = accumulate(lengths, initial=4 * count)
+    return [content[start:end] for start, end in pairwise(ends)]
+
+
+def size_in_memory(values: Sequence[bytes]) -> int:
+    """The bytes that the values of a pack take in memory."""
+    return sum(map(len, values)) + _OBJECT_BYTES * len(values)
 
 
 class _Zstd(threading.local):

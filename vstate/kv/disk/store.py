@@ -127,7 +127,7 @@ class Disk(TransactionalStore):
         self._timeout = timeout
         self._database = database.Database(name, size_limit=size_limit, durability=durability, create=create)
         self._waiting = Waiting()
-        self._packs: dict[int, packs.Values] = {}
+        self._packs: dict[int, Sequence[bytes]] = {}
         """The values of packs that were read from the open file, by the id of the pack."""
         file = self._database.file
         self._reader = Handle(file)
@@ -303,25 +303,24 @@ class Disk(TransactionalStore):
         if type(stored) is not int or not is_stored_object(key):
             raise CorruptStore(self.location, f"{database.FILE_NAME}: a row holds no bytes")
         pack, number = divmod(stored, packs.MOST_PACKED)
-        values: Sequence[bytes] | None = self._packs.get(pack)
+        values = self._packs.get(pack)
         if values is None:
-            found = self._query(packs.READ, (pack,), immutable=True)
-            values = self._keep_pack(pack, found[0]) if found else []
+            values = self._unpack(pack)
         if number < len(values) and (value := values[number]):
             return value
         again = self._query(_GET, (key,))  # the row was deleted meanwhile, or the pack is damaged
         return b"" if again == [(stored,)] else self._value(key, *again[0]) if again else None
 
-    def _keep_pack(self, pack: int, row: tuple[int, bytes]) -> Sequence[bytes]:
-        """The values of a pack, which stay in memory; none if it is damaged."""
-        try:
-            values = packs.values_in(*row)
-        except ValueError:
-            return []
-        kept = {**self._packs, pack: values}
-        while sum(each.size for each in kept.values()) > packs.KEPT_BYTES:
-            del kept[next(iter(kept))]
-        self._packs = kept
+    def _unpack(self, pack: int) -> Sequence[bytes]:
+        """The values of a pack, which stay in memory; none if it is missing or damaged."""
+        values: Sequence[bytes] = []
+        with suppress(ValueError):
+            for row in self._query(packs.READ, (pack,), immutable=True):
+                values = packs.values_in(*row)
+                kept = {**self._packs, pack: values}
+                while sum(map(packs.size_in_memory, kept.values())) > packs.KEPT_BYTES:
+                    del kept[next(iter(kept))]
+                self._packs = kept
         return values
 
     # Writing
