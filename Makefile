@@ -87,7 +87,7 @@ lint: .venv/installed-dev
 	@$(BIN)/lint-imports --no-logo
 
 # The core of each layer. Collecting the other modules would take as long as running a third of these tests.
-QUICK := tests/objects tests/values $(addprefix tests/kv/test_,dict_store.py memory.py disk.py wrappers.py stacks.py url.py) \
+QUICK := tests/objects tests/values $(addprefix tests/kv/test_,contract.py dict_store.py disk.py wrappers.py url.py) \
 	tests/repo tests/state tests/cli $(addprefix tests/test_,errors.py tasks.py plain_functions.py)
 
 quick: lint

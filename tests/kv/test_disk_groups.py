@@ -21,6 +21,8 @@ from vstate import Disk, StoreFull, StoreUnavailable
 from vstate.kv.disk.database import FILE_NAME
 
 THREADS = 12
+LINES_STEP = 1 if SOAK else 3
+"""Of the lines of a call, an exception comes out of each or of every third."""
 
 
 class _Commits:
@@ -254,7 +256,7 @@ def test_nothing_lands_after_its_caller_has_gone(
 ) -> None:
     """After an exception at each line, alone or while another thread leads, no later commit has the rows."""
     with Disk(tmp_path / "store", durability="process") as store:
-        for line in count(1):
+        for line in count(1, LINES_STEP):
             with store._writer.lock if beside else nullcontext():
                 if beside:
                     leading = threads.submit(store.transact, {"leader": b"%d" % line}, {})
@@ -282,7 +284,7 @@ def test_an_exception_of_the_leader_is_known_to_all(
 ) -> None:
     """At each line of the call that leads: another thread's rows are written once, or it is told so."""
     with Disk(tmp_path / "store", durability="process") as store:
-        for line in count(1):
+        for line in count(1, LINES_STEP):
             store.set("counter", b"0")
             with store._writer.lock:
                 call = threads.submit(raised_at, _put(store, "leader", b"%d" % line, {}), line, kind)

@@ -6,8 +6,10 @@ import os
 import pickle
 import re
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pytest
 from running import at_once
@@ -97,16 +99,6 @@ def test_equal_data_is_stored_once(store: Encrypted, memory: Memory) -> None:
     assert len({row[12:] for row in memory._values.values()}) == 3
 
 
-def test_objects_stay_objects(store: Encrypted, memory: Memory) -> None:
-    """A name of an object becomes another one, so that stores and caches treat it as they do."""
-    names = {f"o/{number * 7919 % 2**256:064x}" for number in range(300)}
-    store.set_many(dict.fromkeys(names, b""))
-    there = set(memory.keys("o/"))
-    assert len(there) == 300
-    assert all(re.fullmatch("o/[0-9a-f]{64}", name) for name in there)
-    assert there.isdisjoint(names)
-
-
 def test_a_listing_reads_one_part_of_the_store(
     store: Encrypted, memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,15 +141,19 @@ def test_nothing_shows_in_the_file(tmp_path: Path) -> None:
         assert "encryption" in list(disk.keys())
 
 
-def test_long_names(tmp_path: Path) -> None:
-    """A name of n bytes takes 2n + 43, which no store of vstate's minds."""
-    name = "r/" + "é" * 10_000
-    with Encrypted(Disk(tmp_path, durability="process"), KEY) as store:
-        store.set(name, b"value")
-        assert store.get(name) == b"value"
-        assert list(store.keys("r/")) == [name]
-    with Disk(tmp_path) as disk:
-        assert sorted(map(len, disk.keys())) == [len(MARK), 2 * len(name.encode()) + 43]
+def test_names_of_objects_and_long_names(store: Encrypted, memory: Memory) -> None:
+    """A name of an object becomes another one, so that stores and caches treat it as they do. Any other name
+    of n bytes takes 2n + 43, which no store of vstate's minds.
+    """
+    names = {f"o/{number * 7919 % 2**256:064x}" for number in range(300)}
+    long = "r/" + "é" * 10_000
+    store.set_many(dict.fromkeys([*names, long], b"value"))
+    there = set(memory.keys("o/"))
+    assert len(there) == 300
+    assert all(re.fullmatch("o/[0-9a-f]{64}", name) for name in there)
+    assert there.isdisjoint(names)
+    assert list(store.keys("r/")) == [long]
+    assert {len(name) for name in memory.keys()} == {66, len(MARK), 2 * len(long.encode()) + 43}  # noqa: SIM118
 
 
 # The powers of an untrusted store
@@ -175,17 +171,13 @@ CONTENTS = {
 }
 
 
-def _read_all(store: Encrypted) -> None:
-    """Read everything in every way. Each value must be right."""
-    for key, value in CONTENTS.items():
-        assert store.get(key) == value
-    assert store.get_many(CONTENTS) == CONTENTS
-    assert dict(store.items()) == CONTENTS
-    assert sorted(store.keys()) == sorted(CONTENTS)
+damaged = pytest.raises((CorruptObject, CorruptStore))
 
 
-def test_every_flipped_bit_is_found(store: Encrypted, memory: Memory) -> None:
-    """Each bit of each row counts: the value raises, and names the object."""
+def test_every_change_of_a_row_is_found(store: Encrypted, memory: Memory) -> None:
+    """Each bit counts, and a row that is cut: the value raises, and names the object. A row under a name that
+    was changed is found when it is listed, or when the object is read.
+    """
     store.set_many(CONTENTS)
     for key in CONTENTS:
         name = store._cipher.name(key)
@@ -200,55 +192,40 @@ def test_every_flipped_bit_is_found(store: Encrypted, memory: Memory) -> None:
                 assert caught.value.id == key[-64:]
         for length in range(len(row)):
             memory.set(name, row[:length])
-            with pytest.raises((CorruptObject, CorruptStore)):
+            with damaged:
                 store.get_many([key])
-        memory.set(name, row)
-    _read_all(store)
-
-
-def test_every_changed_name_is_found(store: Encrypted, memory: Memory) -> None:
-    """A row under a name that was changed is found when it is listed, or when the object is read."""
-    store.set_many(CONTENTS)
-    for key in CONTENTS:
-        name = store._cipher.name(key)
-        row = memory._values.pop(name)
+        memory.delete(name)
         for at in range(len(name)):
-            if name[at] == "/":
-                continue
-            memory.set(name[:at] + ("1" if name[at] == "0" else "0") + name[at + 1 :], row)
-            with pytest.raises((CorruptObject, CorruptStore)):
-                dict(store.items())
-            memory.delete(name[:at] + ("1" if name[at] == "0" else "0") + name[at + 1 :])
+            if name[at] != "/":
+                moved = name[:at] + ("1" if name[at] == "0" else "0") + name[at + 1 :]
+                memory.set(moved, row)
+                with damaged:
+                    dict(store.items())
+                memory.delete(moved)
         memory.set(name, row)
-    _read_all(store)
+    assert {key: store.get(key) for key in CONTENTS} == store.get_many(CONTENTS) == dict(store.items())
+    assert dict(store.items()) == CONTENTS
 
 
 def test_swapped_and_moved_rows_are_found(store: Encrypted, memory: Memory) -> None:
     """A row fails under any other name, whether that name exists, is deleted, or has an earlier version."""
+    absent = ("absent", "r/heads/absent", "o/" + "ef" * 32, "room/00000000000000a2/r/heads/main")
     store.set_many({**CONTENTS, "r/heads/next": b"an earlier value"})
-    earlier = memory.get(store._cipher.name("r/heads/next"))
-    assert earlier is not None
+    earlier = memory._values[store._cipher.name("r/heads/next")]
     store.set_many(CONTENTS)
     rows = {key: memory._values[store._cipher.name(key)] for key in CONTENTS}
-    for key in CONTENTS:
-        absent = ("absent", "r/heads/absent", "o/" + "ef" * 32)
-        for other in (*CONTENTS, *absent, "room/00000000000000a2/r/heads/main"):
-            if other == key:
-                continue
-            name = store._cipher.name(other)
-            for row in (rows[key], earlier):
-                if other == "r/heads/next" and row is earlier:
-                    continue  # that one is a replay: see below
+    for key, other in product(CONTENTS, (*CONTENTS, *absent)):
+        name = store._cipher.name(other)
+        # An earlier row under its own name is a replay: see below.
+        for row in (rows[key], *((earlier,) if other != "r/heads/next" else ())):
+            if other != key or row is earlier:
                 memory.set(name, row)
-                with pytest.raises((CorruptObject, CorruptStore)):
+                with damaged:
                     store.get(other)
-                with pytest.raises((CorruptObject, CorruptStore)):
+                with damaged:
                     dict(store.items())
-            if other in rows:
-                memory.set(name, rows[other])
-            else:
-                memory.delete(name)
-    _read_all(store)
+        memory.compare_and_swap(name, memory.get(name), rows.get(other))
+    assert dict(store.items()) == CONTENTS
 
 
 def test_a_replay_and_a_deletion_are_not_found(store: Encrypted, memory: Memory) -> None:
@@ -263,21 +240,17 @@ def test_a_replay_and_a_deletion_are_not_found(store: Encrypted, memory: Memory)
     assert store.get("r/heads/main") is None
 
 
-@pytest.mark.parametrize(
-    "name", ["o/" + "a" * 63, "o/", "a/b", "x", "Encryption", "00000000/00", "o/" + "A" * 64]
-)
-def test_foreign_rows_are_refused(store: Encrypted, memory: Memory, name: str) -> None:
-    """A row whose name this key did not make is damage, not something to skip."""
+def test_foreign_rows_are_refused(store: Encrypted, memory: Memory) -> None:
+    """A row whose name this key did not make is damage, not something to skip. Every name of an object's form
+    stands for one, and there is no value for it.
+    """
     store.set("r/heads/main", b"1")
-    memory.set(name, b"row")
-    with pytest.raises(CorruptStore, match="was not written with this key"):
-        list(store.keys())
-    assert store.get("r/heads/main") == b"1"
-
-
-def test_a_foreign_object_is_refused_as_it_is_read(store: Encrypted, memory: Memory) -> None:
-    """Every name of an object's form stands for one; there is no value for it."""
-    store.set("a", b"")
+    for name in ("o/" + "a" * 63, "o/", "a/b", "x", "Encryption", "00000000/00", "o/" + "A" * 64):
+        memory.set(name, b"row")
+        with pytest.raises(CorruptStore, match="was not written with this key"):
+            list(store.keys())
+        assert store.get("r/heads/main") == b"1"
+        memory.delete(name)
     memory.set(OBJECT, b"planted")
     (key,) = store.keys("o/")
     with pytest.raises(CorruptObject, match="cannot be decrypted"):
@@ -298,45 +271,43 @@ def test_a_damaged_copy_in_a_cache_is_read_again(tmp_path: Path) -> None:
 
 # Keys
 
+WRITES: dict[str, Callable[[KVStore], object]] = {
+    "set": lambda store: store.set("a", b"1"),
+    "set_many": lambda store: store.set_many({"a": b"1"}),
+    "compare_and_swap": lambda store: store.compare_and_swap("a", None, b"1"),
+    "transact": lambda store: store.transact({"a": b"1"}, {"a": None}),
+    "exclusively": lambda store: store.exclusively(lambda: {"a": b"1"}),
+}
+OTHERS: dict[str, Callable[[KVStore], object]] = {
+    "get": lambda store: store.get("a"),
+    "get_many": lambda store: store.get_many(["a"]),
+    "in": lambda store: "a" in store,
+    "keys": lambda store: list(store.keys()),
+    "items": lambda store: list(store.items()),
+    "delete": lambda store: store.delete("a"),
+    "delete_many": lambda store: store.delete_many(["a"]),
+    "swap": lambda store: store.compare_and_swap("a", None, None),
+    "transact a deletion": lambda store: store.transact({"a": None}, {}),
+}
 
-def test_a_wrong_key_never_looks_like_an_empty_store(store: Encrypted, memory: Memory) -> None:
-    """It is refused as the store is opened, with both fingerprints and neither key."""
-    store.set("a", b"1")
+
+@pytest.mark.parametrize("use", [*WRITES, *OTHERS])
+def test_a_wrong_key_never_looks_like_an_empty_store(memory: Memory, use: str) -> None:
+    """It is refused as the store is opened, with both fingerprints and neither key. Of two handles that open
+    an empty store, the second writer gets the error, and so does its reader. Any first write marks the store.
+    """
+    first, second = Encrypted(memory, KEY), Encrypted(memory, OTHER_KEY)
+    assert second.get("a") is None
+    WRITES.get(use, WRITES["set"])(first)
+    assert (memory.get(MARK) or b"").startswith(b"1 " + fingerprint(KEY).encode())
+    with pytest.raises(InvalidInput, match="another key"):
+        {**WRITES, **OTHERS}[use](second)
+    assert dict(first.items()) == dict(Encrypted(memory, KEY).items()) == {"a": b"1"}
     with pytest.raises(InvalidInput, match="another key") as caught:
         Encrypted(memory, OTHER_KEY)
     assert fingerprint(KEY) in str(caught.value)
     assert fingerprint(OTHER_KEY) in str(caught.value)
     assert KEY.hex() not in str(caught.value)
-
-
-def test_two_keys_at_once(memory: Memory) -> None:
-    """Two handles with different keys open an empty store.
-
-    The second writer gets an error, and so does its reader.
-    """
-    first, second = Encrypted(memory, KEY), Encrypted(memory, OTHER_KEY)
-    assert second.get("a") is None
-    first.set("a", b"1")
-    uses: list[Callable[[], object]] = [
-        lambda: second.get("a"),
-        lambda: second.get_many(["a"]),
-        lambda: "a" in second,
-        lambda: list(second.keys()),
-        lambda: list(second.items()),
-        lambda: second.set("a", b"2"),
-        lambda: second.set_many({"a": b"2"}),
-        lambda: second.delete("a"),
-        lambda: second.delete_many(["a"]),
-        lambda: second.compare_and_swap("a", None, b"2"),
-        lambda: second.compare_and_swap("a", None, None),
-        lambda: second.transact({"a": b"2"}, {}),
-        lambda: second.transact({"a": None}, {}),
-        lambda: second.exclusively(lambda: {"a": b"2"}),
-    ]
-    for use in uses:
-        with pytest.raises(InvalidInput, match="another key"):
-            use()
-    assert dict(first.items()) == {"a": b"1"}
 
 
 def test_looking_at_an_empty_store_writes_nothing(store: Encrypted, memory: Memory) -> None:
@@ -356,27 +327,6 @@ def test_looking_at_an_empty_store_writes_nothing(store: Encrypted, memory: Memo
         with pytest.raises(InvalidInput):
             wrong()
     assert list(memory.keys()) == []
-
-
-@pytest.mark.parametrize(
-    "write",
-    [
-        lambda store: store.set("a", b"1"),
-        lambda store: store.set_many({"a": b"1"}),
-        lambda store: store.compare_and_swap("a", None, b"1"),
-        lambda store: store.transact({"a": b"1"}, {"a": None}),
-        lambda store: store.exclusively(lambda: {"a": b"1"}),
-    ],
-)
-def test_the_first_write_marks_the_store(
-    store: Encrypted, memory: Memory, write: Callable[[KVStore], object]
-) -> None:
-    """Whichever it is."""
-    write(store)
-    mark = memory.get(MARK)
-    assert mark is not None
-    assert mark.startswith(b"1 " + fingerprint(KEY).encode())
-    assert dict(Encrypted(memory, KEY).items()) == {"a": b"1"}
 
 
 def test_a_store_that_is_not_encrypted(memory: Memory) -> None:
@@ -417,13 +367,6 @@ def test_marks_that_make_no_sense(memory: Memory, mark: bytes, error: type[VStat
         Encrypted(memory, KEY)
 
 
-@pytest.mark.parametrize("key", [b"", b"short", bytes(33), "", 7, None, KEY.hex()])
-def test_what_is_no_key(memory: Memory, key: object) -> None:
-    """A key has 32 bytes. No error shows the key."""
-    with pytest.raises((InvalidInput, NotFound)):
-        Encrypted(memory, key)  # type: ignore[arg-type]
-
-
 def test_key_files(tmp_path: Path, key_file: Path, memory: Memory) -> None:
     """A file of one line, for its owner only, which is never overwritten."""
     assert load_key(key_file) == KEY
@@ -439,28 +382,27 @@ def test_key_files(tmp_path: Path, key_file: Path, memory: Memory) -> None:
         load_key(tmp_path / "absent")
 
 
-@pytest.mark.skipif(os.name != "posix", reason="this system has no modes of files")
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o610, 0o777])
-def test_a_key_file_that_others_can_read(key_file: Path, mode: int) -> None:
-    """It is refused, with the command that mends it."""
-    key_file.chmod(mode)
-    with pytest.raises(InvalidInput, match="chmod 600"):
-        load_key(key_file)
+CONTENT = [b"", b"\n", KEY, KEY.hex().encode(), b"x" * 100_000]
+CONTENT += [b"vstate encryption key " + rest for rest in (b"1: 00", b"1: " + b"g" * 64, b"2: " + b"0" * 64)]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"\n", KEY, KEY.hex().encode(), b"x" * 100_000]
-    + [b"vstate encryption key " + rest for rest in (b"1: 00", b"1: " + b"g" * 64, b"2: " + b"0" * 64)],
-)
-def test_a_file_that_holds_no_key(tmp_path: Path, content: bytes) -> None:
-    """Nothing else is taken for a key."""
+def test_what_is_no_key(tmp_path: Path, key_file: Path, memory: Memory) -> None:
+    """A key has 32 bytes; its file has one line, and only its owner may read it. No error shows the key."""
+    no_key: list[Any] = [b"", b"short", bytes(33), "", 7, None, KEY.hex()]
+    for key in no_key:
+        with pytest.raises((InvalidInput, NotFound)):
+            Encrypted(memory, key)
+    for mode in (0o640, 0o604, 0o610, 0o777) if os.name == "posix" else ():
+        key_file.chmod(mode)
+        with pytest.raises(InvalidInput, match="chmod 600"):
+            load_key(key_file)
     path = tmp_path / "file"
-    path.write_bytes(content)
-    path.chmod(0o600)
-    with pytest.raises(InvalidInput) as caught:
-        load_key(path)
-    assert KEY.hex() not in str(caught.value)
+    for content in CONTENT:
+        path.write_bytes(content)
+        path.chmod(0o600)
+        with pytest.raises(InvalidInput) as caught:
+            load_key(path)
+        assert KEY.hex() not in str(caught.value)
 
 
 def test_a_key_file_that_is_none(tmp_path: Path) -> None:

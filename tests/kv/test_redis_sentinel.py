@@ -5,20 +5,18 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 import redis as driver
-from ports import free_ports
 from redis.sentinel import Sentinel
 from redis_server import SERVICE, RedisServer, Watched
 
 from vstate import KVStore, Versioned, open_store
-from vstate.errors import InvalidInput, RefMoved, StoreUnavailable, VStateError
+from vstate.errors import RefMoved, StoreUnavailable, VStateError
 from vstate.kv.redis import Redis
 from vstate.repo import Repository
-from vstate.testing import KVStoreTests
 
 pytestmark = pytest.mark.slow
 
@@ -33,33 +31,6 @@ redis_alone = pytest.mark.parametrize("start_redis", ["redis"], indirect=True)
 @pytest.fixture
 def watched(start_redis: Start) -> Watched:
     return Watched(start_redis)
-
-
-@pytest.fixture(scope="module")
-def sentinel_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of sentinels that tests share."""
-    servers: list[RedisServer] = []
-
-    def start(**options: str) -> RedisServer:
-        servers.append(RedisServer(tmp_path_factory.mktemp("redis"), **options))
-        return servers[-1]
-
-    try:
-        yield Watched(start).url
-    finally:
-        for server in servers:
-            server.stop()
-
-
-class TestRedisSentinel(KVStoreTests):
-    @pytest.fixture
-    def store(self, sentinel_url: str, redis_prefix: str) -> Iterator[Redis]:
-        with Redis(sentinel_url, prefix=redis_prefix) as store:
-            yield store
-
-    @pytest.fixture
-    def reopen(self, sentinel_url: str, redis_prefix: str) -> Callable[[], Redis]:
-        return lambda: Redis(sentinel_url, prefix=redis_prefix)
 
 
 # Killed while others write
@@ -132,6 +103,7 @@ def _failed(writers: list[Writer]) -> list[BaseException]:
 # What is lost
 
 
+@redis_alone
 def test_what_the_replica_does_not_have_is_lost(watched: Watched) -> None:
     """Commits that were acknowledged and not replicated are gone after a failover. The handle that made them
     hears of it at its next commit, and goes on with refresh(); no object of a lost commit is relied upon.
@@ -200,6 +172,7 @@ def test_a_primary_that_needs_replicas_acknowledges_no_commit_alone(start_redis:
 # Finding the primary
 
 
+@redis_alone
 @pytest.mark.parametrize("client", [False, True], ids=["URL", "client"])
 def test_a_call_waits_for_the_failover(
     start_redis: Start, monkeypatch: pytest.MonkeyPatch, client: bool
@@ -285,26 +258,19 @@ def test_listening_hears_the_new_primary(watched: Watched) -> None:
 
 @redis_alone
 def test_sentinels_that_are_not_there(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a sentinel, or with the name of another service, a new store fails at once."""
+    """One that answers is enough. For another service, a new store fails at once."""
     monkeypatch.setattr("vstate.kv.servers.Backoff.pause", lambda *_, **__: pytest.fail("tried again"))
-    (port,) = free_ports(1)
-    for url in (f"redis+sentinel://127.0.0.1:{port}/main", watched.url.replace(SERVICE, "other")):
-        with (
-            open_store(url) as store,
-            pytest.raises(StoreUnavailable, match=r"no primary.*monitor") as caught,
-        ):
-            store.set("a", b"1")
-        assert not caught.value.outcome_unknown
-
-
-@redis_alone
-def test_a_sentinel_that_is_not_there(watched: Watched) -> None:
-    """One that answers is enough."""
     watched.sentinels[0].kill()
     watched.sentinels[1].kill()
     with open_store(watched.url) as store:
         store.set("a", b"1")
         assert store.get("a") == b"1"
+    with (
+        open_store(watched.url.replace(SERVICE, "other")) as store,
+        pytest.raises(StoreUnavailable, match=r"no primary.*monitor") as caught,
+    ):
+        store.set("a", b"1")
+    assert not caught.value.outcome_unknown
 
 
 @redis_alone
@@ -327,26 +293,6 @@ def test_passwords(start_redis: Start) -> None:
         with open_store(url) as store, pytest.raises(StoreUnavailable, match="password") as caught:
             store.get("a")
         assert not {"open-sesame", "hunter2"} & set(str(caught.value).split())
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "h",
-        "h/",
-        "/main",
-        "h,/main",
-        ",h/main",
-        "h:1/main/x",
-        "h/main/0/1",
-        "h:99999/main",
-        "h/main?nonsense=1",
-    ],
-)
-def test_a_wrong_url(url: str) -> None:
-    """A URL without sentinels, without a service, or with a part that means nothing is refused."""
-    with pytest.raises(InvalidInput):
-        Redis(f"redis+sentinel://{url}")
 
 
 # A cluster

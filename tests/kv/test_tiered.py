@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -48,54 +47,24 @@ def test_it_takes_two_stores(hot: Faulty) -> None:
             Tiered(*wrong)  # type: ignore[arg-type]
 
 
-def test_a_read_fills_the_hotter_ones(store: Tiered, hot: Faulty, warm: Faulty, cold: Faulty) -> None:
-    """The first tier with an object answers. Earlier tiers get a copy, later ones are not asked."""
-    cold.store.set(KEY, b"1")
-    warm.store.set(OTHER, b"2")
-    assert store.get(KEY) == b"1"
-    assert store.get(OTHER) == b"2"
-    assert dict(hot.store.items()) == {KEY: b"1", OTHER: b"2"}
-    assert dict(warm.store.items()) == {KEY: b"1", OTHER: b"2"}
-    assert cold.calls == ["get"]
-    warm.calls.clear()
-    assert store.get(KEY) == b"1"
-    assert (warm.calls, cold.calls) == ([], ["get"])
-
-
-def test_reading_many_asks_each_for_what_is_missing(
-    store: Tiered, hot: Faulty, warm: Faulty, cold: Faulty
-) -> None:
-    """One call to each tier, and none to the tiers behind the last one needed."""
-    third = "o/" + "ef" * 32
+def test_each_is_asked_for_what_is_missing(store: Tiered, hot: Faulty, warm: Faulty, cold: Faulty) -> None:
+    """The first tier with an object answers. Earlier tiers get a copy, later ones are not asked, and of many
+    objects each tier is asked once.
+    """
+    third, fourth = "o/" + "ef" * 32, "o/" + "12" * 32
     hot.store.set(KEY, b"1")
     warm.store.set(OTHER, b"2")
-    cold.store.set_many({third: b"3", REF: b"ref"})
+    cold.store.set_many({third: b"3", fourth: b"4", REF: b"ref"})
     everything = {KEY: b"1", OTHER: b"2", third: b"3", REF: b"ref"}
     assert store.get_many(iter([*everything, "o/absent"])) == everything
     assert (hot.calls, cold.calls) == (["get_many", "set_many", "set_many"], ["get_many"])
     assert dict(hot.store.items()) == {KEY: b"1", OTHER: b"2", third: b"3"}
     assert dict(warm.store.items()) == {OTHER: b"2", third: b"3"}
     assert store.get_many([KEY, OTHER]) == {KEY: b"1", OTHER: b"2"}
-    assert cold.calls == ["get_many"]
-
-
-def test_writes_go_to_all_the_coldest_first() -> None:
-    """When a hotter store hears of an object, the coldest has it."""
-    order: list[str] = []
-
-    class Noting(Memory):
-        def __init__(self, name: str) -> None:
-            super().__init__()
-            self.name = name
-
-        def set_many(self, items: Any) -> None:
-            order.append(self.name)
-            super().set_many(items)
-
-    stores = [Noting("hot"), Noting("warm"), Noting("cold")]
-    Tiered(*stores).set_many({KEY: b"1"})
-    assert order == ["cold", "warm", "hot"]
-    assert [store.get(KEY) for store in stores] == [b"1"] * 3
+    for _ in range(2):
+        assert store.get(fourth) == b"4"
+    assert hot.store.get(fourth) == warm.store.get(fourth) == b"4"
+    assert cold.calls == ["get_many", "get"]
 
 
 def test_refs_are_in_the_coldest_only(store: Tiered, hot: Faulty, warm: Faulty, cold: Faulty) -> None:
@@ -113,14 +82,9 @@ def test_refs_are_in_the_coldest_only(store: Tiered, hot: Faulty, warm: Faulty, 
     assert (store.get(REF), REF in store, store.present([REF])) == (None, False, set())
     assert dict(hot.store.items()) == {REF: b"stale", KEY: b"object"}
     assert dict(warm.store.items()) == {KEY: b"object"}
-
-
-def test_what_the_coldest_does_not_hold_is_not_stored(store: Tiered, hot: Faulty) -> None:
-    """A copy that was left over is in no list, and does not keep a writer from writing the object."""
-    hot.store.set(KEY, b"left over")
-    assert KEY not in store
-    assert store.present([KEY]) == set()
-    assert list(store.keys()) == list(store.items()) == []
+    # A copy that was left over is in no list, and does not keep a writer from writing the object.
+    cold.store.delete(KEY)
+    assert (KEY in store, store.present([KEY]), list(store.keys())) == (False, set(), [])
 
 
 def test_a_failed_write_is_in_none(store: Tiered, hot: Faulty, cold: Faulty) -> None:
@@ -163,19 +127,8 @@ def test_every_deletion_reaches_all(store: Tiered, hot: Faulty, warm: Faulty, co
             assert [list(tier.store.keys()) for tier in (hot, warm, cold)] == [[], [], []]
 
 
-def test_forget_drops_the_copies(store: Tiered, hot: Faulty, warm: Faulty) -> None:
-    """After it the object comes from the coldest again."""
-    store.set(KEY, b"sound")
-    hot.store.set(KEY, b"damaged")
-    warm.store.set(KEY, b"damaged too")
-    assert store.get(KEY) == b"damaged"
-    store.forget(KEY)
-    assert list(hot.store.keys()) == list(warm.store.keys()) == []
-    assert store.get(KEY) == b"sound"
-
-
 def test_damage_in_a_hot_store_is_healed(hot: Faulty, cold: Faulty) -> None:
-    """A state over it reads right, although every copy near it is damaged."""
+    """A state over it reads right, although every copy near it is damaged. `forget` drops the copies."""
     with Versioned(Tiered(hot, cold)) as state:
         state["list"] = list(range(1000))
         state.commit()
@@ -184,6 +137,10 @@ def test_damage_in_a_hot_store_is_healed(hot: Faulty, cold: Faulty) -> None:
     with Versioned(Tiered(hot, cold)) as state:
         assert state["list"] == list(range(1000))
     assert dict(hot.store.items()).items() <= dict(cold.store.items()).items()
+    store = Tiered(hot, cold)
+    store.forget(key)
+    assert hot.store.get(key) is None
+    assert store.get(key) == cold.store.get(key)
 
 
 @pytest.mark.slow

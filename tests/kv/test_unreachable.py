@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from ports import free_ports
 from proxy import Proxy
 
-from vstate import StoreUnavailable, Versioned
+from vstate import StoreUnavailable, Versioned, open_store
 from vstate.backoff import REACH_SECONDS, Backoff, Timeout
 
 
@@ -71,3 +72,21 @@ def test_a_commit_does_not_wait_long_for_a_server_that_is_gone(
             state.commit()
         assert time.monotonic() - began < 15
         assert state["x"] == 2
+
+
+@pytest.mark.slow
+def test_a_server_that_was_never_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong address is one error, without another attempt, and no write can have happened."""
+    monkeypatch.setattr("vstate.kv.servers.Backoff.pause", lambda *_, **__: pytest.fail("tried again"))
+    (port,) = free_ports(1)
+    places = [f"127.0.0.1:{port}", "no..name:1", f"{'a' * 80}:1"]
+    urls = [f"{scheme}://{place}" for scheme in ("redis", "redis+cluster") for place in places]
+    urls += [f"redis+sentinel://127.0.0.1:{port}/main", f"postgresql://127.0.0.1:{port}/main"]
+    for url in (*urls, "redis+unix:///nowhere/socket"):
+        with open_store(url) as store:
+            for call in (lambda: store.get("a"), lambda: store.set("a", b"1"), lambda: list(store.keys())):
+                with pytest.raises(StoreUnavailable) as caught:
+                    call()
+                assert not caught.value.outcome_unknown
+                assert caught.value.__cause__ is None
+                assert url.removeprefix("redis+unix://") in str(caught.value)
