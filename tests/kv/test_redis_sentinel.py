@@ -66,6 +66,7 @@ class Writer:
             self.failures.append(error)
 
 
+@redis_alone
 def test_the_primary_is_killed_while_writers_commit(watched: Watched) -> None:
     """Writers wait until the replica has taken over, and go on. Each commit is there once, or it was among
     the last ones before the kill; none is there in part.
