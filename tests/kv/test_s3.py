@@ -572,7 +572,7 @@ def test_what_is_saved_at_exit_is_saved(s3_url: str, run_python: Callable[..., s
 
 def test_little_is_remembered(s3_place: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A handle keeps no copies of many values or of large ones."""
-    monkeypatch.setattr("vstate.kv.s3.values._KEYS", 64)
+    monkeypatch.setattr("vstate.kv.s3.store._MARKED_KEYS", 64)
     with s3_place.open() as store:
         store.set_many({f"n/{number}": bytes(1000) for number in range(80)})
         store.set_many({f"large/{number}": bytes(10_000) for number in range(10)})

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vstate.kv.s3.names import beginning_of, just_before, key_of, name_of
+from vstate.kv.s3.forms import beginning_of, just_before, key_of, name_of
 from vstate.testing.kvstore import OBJECT, ODD_KEYS
 
 KEYS = st.one_of(

@@ -18,7 +18,7 @@ from vstate.errors import InvalidInput, StoreFull, StoreUnavailable, VStateError
 from vstate.forks import new_lock, renew_in_child
 from vstate.kv.s3.address import Address
 from vstate.kv.s3.driver import abandon, load_obstore
-from vstate.kv.s3.names import LONGEST_NAME
+from vstate.kv.s3.forms import LONGEST_NAME
 from vstate.kv.servers import Attempts, Failed, Failure
 
 T = TypeVar("T")

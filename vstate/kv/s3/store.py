@@ -13,13 +13,24 @@ from vstate.errors import CorruptStore, InvalidInput, StoreUnavailable, VStateEr
 from vstate.forks import new_lock
 from vstate.kv.base import KVStore, batches_by_bytes, check_key, check_value, is_object
 from vstate.kv.s3.bucket import AT_ONCE, PAGE, Bucket, Mark, Stored
-from vstate.kv.s3.names import beginning_of, just_before, key_of, name_of
-from vstate.kv.s3.values import Marks, frame, frame_of_swap, is_value, value_of
+from vstate.kv.s3.forms import (
+    beginning_of,
+    frame,
+    frame_of_swap,
+    is_value,
+    just_before,
+    key_of,
+    name_of,
+    value_of,
+)
 from vstate.kv.servers import Attempts, Failed, Failure
+from vstate.recent import Recent
 
 _LOCKS = 64
 _POLL_SECONDS = 1.0
 _ITEMS_BYTES = 16 * 1024 * 1024
+_MARKED_KEYS = 1024
+_MARKED_BYTES = 4096
 _LIST_FROM = 256  # keys, from which on `present` lists
 
 _PROBE = "=probe"  # no key has this name
@@ -29,10 +40,34 @@ _conditional: set[str] = set()
 """The buckets whose service obeyed the condition of a write, as this process has seen."""
 
 
+class Marks:
+    """The value and mark of each key, as this handle saw them last, so that a swap need not read first.
+
+    It keeps the last 1,024 keys, without large values, and without objects: nobody swaps those.
+    """
+
+    def __init__(self) -> None:
+        self._keys = Recent[str, tuple[bytes | None, Mark]](_MARKED_KEYS)
+
+    def note(self, key: str, value: bytes | None, mark: Mark | None) -> None:
+        """Keep the value of the key, None if a swap deleted it; without a mark, forget the key."""
+        if is_object(key):
+            return
+        if mark and len(value or b"") <= _MARKED_BYTES:
+            self._keys[key] = value, mark
+        else:
+            self._keys.discard(key)
+
+    def mark_of(self, key: str, value: bytes | None) -> Mark | None:
+        """The mark of the key, if it had this value when it was last seen."""
+        known = self._keys.get(key)
+        return known[1] if known is not None and known[0] == value else None
+
+
 class S3(KVStore):
     """A store in a bucket: `S3("s3://bucket/directory")`, `gs://…` or `az://…`, for any number of machines.
 
-    Every key is an object of its own under the URL; `vstate.kv.s3.names` says how it is named. Other objects
+    Every key is an object of its own under the URL; `vstate.kv.s3.forms` says how it is named. Other objects
     there are left alone. The bucket must exist. Needs obstore: `pip install '.[s3]'`.
 
     - `options` are obstore's for the service: `endpoint`, `region`, `access_key_id`, `secret_access_key`,

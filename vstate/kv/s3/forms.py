@@ -1,4 +1,4 @@
-"""The names of keys in a bucket: every object store takes them, and lists them as they are.
+"""The forms of keys and values in a bucket. Every object store takes the names, and lists them as they are.
 
 - The parts of a key between slashes are directories, and the tools of a bucket show them so. "=" behind the
   last part marks the end: no name is the directory of another, which some servers do not allow.
@@ -8,14 +8,28 @@
   directory: some servers store each part as the name of a file.
 
 `r/tags/v1.0` is named `r/tags/v1=2E0=`. Any other name is no key, and is left alone.
+
+Values:
+
+- An object of 8 bytes or more is stored as `v` and the object: the same bytes, from every writer.
+- Any other value is stored as `s`, 8 random bytes, and the value. By these bytes a writer whose answer was
+  lost tells its own write from another's write of the same value; and no ETag, which may be a hash, comes up
+  twice.
+- 8 random bytes alone stand for a key that a swap deleted. So 8 bytes or fewer are never a value, also where
+  only the size is known, as in a listing.
 """
 
 from __future__ import annotations
 
+import os
 import re
+
+from vstate.kv.base import is_object
 
 LONGEST_NAME = 1024
 """Bytes in a name, the store's own directory included: the limit of S3, GCS and Azure."""
+
+NONCE_BYTES = 8
 
 _LONGEST_PART = 200
 _END = "="
@@ -28,6 +42,8 @@ _ESCAPED = [
 ]
 _PLAIN = re.compile(rf"[\w-]{{1,{_LONGEST_PART}}}(/[\w-]{{1,{_LONGEST_PART}}})*", re.ASCII)
 _ESCAPE = re.compile(rb"=([0-9A-F]{2})")
+_VALUE = b"v"
+_MARKED = b"s"
 
 
 def name_of(key: str) -> str:
@@ -92,3 +108,30 @@ def _part(part: str) -> str:
         pieces.append(text[:cut])
         text = text[cut:]
     return f"{_GOES_ON}/".join([*pieces, text])
+
+
+def frame(key: str, value: bytes) -> bytes:
+    """The stored bytes for a key's value."""
+    return _VALUE + value if is_object(key) and len(value) >= NONCE_BYTES else frame_of_swap(value)
+
+
+def frame_of_swap(value: bytes | None) -> bytes:
+    """The stored bytes for a swapped value, or in the place of a deleted one: different bytes each time."""
+    nonce = os.urandom(NONCE_BYTES)
+    return nonce if value is None else _MARKED + nonce + value
+
+
+def is_value(size: int | None) -> bool:
+    """Whether a value is stored in so many bytes. None: there is no object at all."""
+    return size is not None and size > NONCE_BYTES
+
+
+def value_of(stored: bytes) -> bytes | None:
+    """The value in the stored bytes, None for a deleted key. ValueError if they are neither."""
+    if not is_value(len(stored)):
+        return None
+    if stored.startswith(_VALUE):
+        return stored[1:]
+    if stored.startswith(_MARKED):
+        return stored[1 + NONCE_BYTES :]
+    raise ValueError("no value of vstate")
