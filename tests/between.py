@@ -18,16 +18,16 @@ class Between(Faulty):
         self.act: Callable[[], object] = lambda: None
         self._alone = False
 
-    def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
+    def _call(self, name: str, do: Callable[[], Any]) -> Any:
         if self.at is not None and not self._alone:
             self.at -= 1
             if self.at < 0:
                 self.at = None
                 self.act()
         if name != "exclusively":
-            return super()._call(name, *arguments, **options)
+            return super()._call(name, do)
         self._alone = True  # nobody else writes now
         try:
-            return super()._call(name, *arguments, **options)
+            return super()._call(name, do)
         finally:
             self._alone = False

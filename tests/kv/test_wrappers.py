@@ -110,9 +110,9 @@ class Noting(StoreWrapper):
         self.calls: list[str] = []
         self.names: set[str] = set()
 
-    def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
+    def _pass_on(self, name: str, *arguments: Any, **options: Any) -> Any:
         self.calls.append(name)
-        return super()._call(name, *map(self._seen, arguments), **options)
+        return super()._pass_on(name, *map(self._seen, arguments), **options)
 
     def uncached(self) -> KVStore:
         self.calls.append("uncached")

@@ -23,7 +23,7 @@ def _passed_on(method: Method) -> Method:
 
     @wraps(method)
     def call(self: StoreWrapper, *arguments: Any, **options: Any) -> Any:
-        return self._call(method.__name__, *arguments, **options)
+        return self._pass_on(method.__name__, *arguments, **options)
 
     vars(call).pop("__isabstractmethod__", None)
     return call  # type: ignore[return-value]  # it takes the same arguments
@@ -35,7 +35,7 @@ def _as_behind(name: str) -> Any:
 
 
 class StoreWrapper(KVStore):
-    """`store`, unchanged. A subclass overrides the calls that it changes, or `_call` for all of them.
+    """`store`, unchanged. A subclass overrides the calls that it changes, or `_pass_on` for all of them.
 
     Every method of KVStore is passed on: its defaults are slower than the store, or promise less. A subclass
     with other keys than the store overrides every method that takes a key or a name.
@@ -69,7 +69,7 @@ class StoreWrapper(KVStore):
     keeps_packs = _as_behind("keeps_packs")
     location = _as_behind("location")
 
-    def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
+    def _pass_on(self, name: str, *arguments: Any, **options: Any) -> Any:
         return getattr(self._store, name)(*arguments, **options)
 
     def uncached(self) -> KVStore:
@@ -110,10 +110,10 @@ class ReadOnly(StoreWrapper):
             self._refuse()
         return self._store.transact({}, expected)
 
-    def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
+    def _pass_on(self, name: str, *arguments: Any, **options: Any) -> Any:
         if name in _WRITES:
             self._refuse()
-        return super()._call(name, *arguments, **options)
+        return super()._pass_on(name, *arguments, **options)
 
     def _refuse(self) -> NoReturn:
         raise errors.ReadOnly(

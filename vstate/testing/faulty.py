@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from vstate.errors import StoreUnavailable
 from vstate.forks import new_lock
 from vstate.kv.base import KVStore
 from vstate.kv.wrapper import StoreWrapper
+
+T = TypeVar("T")
 
 _WRITES = frozenset(
     {"set", "delete", "compare_and_swap", "set_many", "delete_many", "transact", "exclusively"}
@@ -71,16 +74,18 @@ class Faulty(StoreWrapper):
     def __repr__(self) -> str:
         return f"Faulty({self.store!r}, fail_at={self.fail_at})"
 
-    def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
-        if name not in _COUNTED:
-            return super()._call(name, *arguments, **options)
+    def _pass_on(self, name: str, *arguments: Any, **options: Any) -> Any:
+        action = partial(super()._pass_on, name, *arguments, **options)
+        return self._call(name, action) if name in _COUNTED else action()
+
+    def _call(self, name: str, action: Callable[[], T]) -> T:
         with self._lock:
             self.calls.append(name)
             since = -1 if self.fail_at is None else len(self.calls) - self.fail_at
         answer_lost = since == 0 and self.after
         if 0 <= since <= self.away and not answer_lost:
             raise self.error(f"made to fail at call {len(self.calls)}, before {name}")
-        result = super()._call(name, *arguments, **options)
+        result = action()
         if answer_lost:
             error = self.error(f"made to fail at call {len(self.calls)}, after {name}")
             if isinstance(error, StoreUnavailable) and name in _WRITES:
