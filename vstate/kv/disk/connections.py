@@ -43,7 +43,6 @@ class Handle:
         "__weakref__",
         "connection",
         "identity",
-        "is_closed_for_fork",
         "is_stoppable",
         "lock",
         "log",
@@ -66,7 +65,6 @@ class Handle:
         self.log: FileIO | None = None
         self.salt: bytes | None = None
         """The log, and its salt at the last commit of the connection: see `Database.commit`."""
-        self.is_closed_for_fork = False
         with _registering:
             _handles[id(self)] = self
 
@@ -116,7 +114,7 @@ class _Fork(threading.local):
     """The handles that the thread has closed for its fork, and those of them whose lock it took for it."""
 
     def __init__(self) -> None:
-        self.closed: list[Handle] = []
+        self.closed: set[Handle] = set()
         self.locked: list[Handle] = []
         self.has_registry = False
 
@@ -144,17 +142,14 @@ def _close(handle: Handle) -> bool:
             # The user of a stopped handle ends, and gets no other one during the fork.
             if not handle.is_stoppable or not handle.lock.acquire(timeout=_STEP):
                 return False
-    _fork.closed.append(handle)
     handle.close()
-    handle.is_closed_for_fork = True
+    _fork.closed.add(handle)  # last: a child takes any other handle for open, and is refused
     return True
 
 
 def _let_go() -> None:
     """Release all that the thread took. An exception may end this anywhere, and it can be called again."""
-    while _fork.closed:
-        _fork.closed[-1].is_closed_for_fork = False
-        _fork.closed.pop()
+    _fork.closed.clear()
     while _fork.locked:
         if _fork.locked[-1].lock._is_owned():  # type: ignore[attr-defined]
             _fork.locked[-1].lock.release()
@@ -179,7 +174,7 @@ def _after_in_parent() -> None:
 
 def _after_in_child() -> None:
     for handle in list(_handles.values()):
-        if not handle.is_closed_for_fork:
+        if handle not in _fork.closed:
             if handle.identity is not None:
                 _lost.add(handle.identity)
             if handle.connection is not None:
