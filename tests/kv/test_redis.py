@@ -27,9 +27,6 @@ SECRET = "open-sesame"
 
 Start = Callable[..., RedisServer]
 
-STAGED = 100_000
-"""Bytes from which on `small_stages` brings a write to the server in pieces."""
-
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 redis_alone = pytest.mark.parametrize("start_redis", ["redis"], indirect=True)
@@ -40,12 +37,6 @@ redis_alone = pytest.mark.parametrize("start_redis", ["redis"], indirect=True)
 def store(redis_url: str, redis_prefix: str) -> Iterator[Redis]:
     with Redis(redis_url, prefix=redis_prefix) as store:
         yield store
-
-
-@pytest.fixture
-def small_stages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vstate.kv.redis.transactions.STAGED_FROM", STAGED)
-    monkeypatch.setattr("vstate.kv.redis.transactions.BYTES_PER_COMMAND", STAGED // 3)
 
 
 # Round trips
@@ -80,70 +71,37 @@ def test_a_key_moved_elsewhere(own_cluster: str) -> None:
 # Large and many
 
 
-@pytest.mark.usefixtures("small_stages")
-def test_a_transaction_too_large_for_one_command(store: Redis, redis_url: str, redis_prefix: str) -> None:
-    """A large write is one transaction too, and leaves nothing behind, whether it happens or not, or loses a
-    race while it is being brought to the server.
-    """
-    rows: dict[str, bytes | None] = {f"o/{number:064x}": os.urandom(STAGED // 9) for number in range(12)}
-    answers: list[bool] = []
-    with driver.Redis.from_url(redis_url) as client, Redis(redis_url, prefix=redis_prefix) as other:
-
-        def stages() -> list[Any]:
-            return [client.hlen(key) for key in client.scan_iter(f"{{{redis_prefix}}}:stage:*")]
-
-        def lose() -> None:
-            answers.append(store.transact({**rows, "r/heads/main": b"1"}, {"r/heads/main": b"0"}))
-
-        thread = threading.Thread(target=lose)
-
-        def plan() -> dict[str, bytes | None]:
-            thread.start()
-            while stages() != [len(rows) + 1]:
-                time.sleep(0.01)
-            return {"r/heads/main": b"theirs"}
-
-        store.set("r/heads/main", b"0")
-        assert other.exclusively(plan)
-        thread.join()
-        assert answers == [False]
-        assert dict(store.items()) == {"r/heads/main": b"theirs"}
-        assert store.transact({**rows, "r/heads/main": b"1"}, {"r/heads/main": b"0"}) is False
-        writes = {**rows, "r/heads/main": None, "new": b"1"}
-        assert store.transact(writes, {"r/heads/main": b"theirs", "new": None}) is True
-        assert store.get_many(rows) == rows
-        assert set(store.keys()) == {*rows, "new"}
-        assert store.exclusively(lambda: {**rows, "new": b"2"}) is True
-        assert store.get("new") == b"2"
-        assert stages() == []
-
-
-@redis_alone
-def test_a_transaction_of_many_small_rows(
-    proxy: Proxy, proxied: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """More keys than one command may have go in pieces, in one transaction."""
-    monkeypatch.setattr("vstate.kv.redis.transactions.STAGED_ROWS", 100)
-    rows: dict[str, bytes | None] = {f"n/{number}": b"" for number in range(101)}
-    with Redis(proxied) as store:
-        store.set("r/heads/main", b"0")
-        cut = at_request(proxy, "reply", match=b":stage:")
-        assert store.transact({**rows, "r/heads/main": b"1"}, {"r/heads/main": b"0"}) is True
-        assert cut.made
-        assert set(store.keys()) == {*rows, "r/heads/main"}
+def test_a_transaction_of_many_rows(store: Redis) -> None:
+    """A large write is one transaction too, whether it happens or not. `set_many` makes several of it."""
+    rows: dict[str, bytes | None] = {f"o/{number:064x}": bytes(100_000) for number in range(100)}
+    rows |= {f"n/{number}": b"" for number in range(20_000)}
+    store.set("ref", b"0")
+    assert store.transact({**rows, "ref": b"1"}, {"ref": b"wrong"}) is False
+    assert list(store.keys()) == ["ref"]
+    assert store.transact({**rows, "ref": b"1"}, {"ref": b"0"}) is True
+    assert store.get_many(rows) == rows
+    store.set_many(dict.fromkeys(rows, b"again"))
+    assert set(store.get_many(rows).values()) == {b"again"}
+    assert store.exclusively(lambda: dict.fromkeys(rows)) is True
+    assert dict(store.items()) == {"ref": b"1"}
 
 
 def test_what_one_transaction_cannot_be_told_is_refused(
     store: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More deletions and expectations than a server takes in one command are refused before any is sent."""
+    """More rows, expectations or bytes than a server takes in one command are refused before any is sent."""
     monkeypatch.setattr("vstate.kv.redis.transactions.MOST_ARGUMENTS", 100)
+    monkeypatch.setattr("vstate.kv.redis.transactions.MOST_BYTES", 1000)
     names = [f"n/{number}" for number in range(101)]
     store.set("n/1", b"1")
-    with pytest.raises(InvalidInput, match="make several of it"):
-        store.transact(dict.fromkeys(names), {})
-    with pytest.raises(InvalidInput, match="make several of it"):
-        store.transact({"a": b"1"}, dict.fromkeys(names[:51], b""))
+    for writes, expected in [
+        (dict.fromkeys(names), {}),
+        (dict.fromkeys(names[:51], b""), {}),
+        ({"a": b"1"}, dict.fromkeys(names[:51], b"")),
+        ({"a": bytes(500), "b": bytes(501)}, {}),
+    ]:
+        with pytest.raises(InvalidInput, match="make several of it"):
+            store.transact(writes, expected)  # type: ignore[arg-type]
     assert list(store.keys()) == ["n/1"]
 
 
@@ -199,26 +157,21 @@ def test_pickling(store: Redis, redis_url: str) -> None:
 # exclusively
 
 
-@redis_alone
-def test_what_takes_longer_to_write_than_the_lock_lasts(
-    store: Redis, proxy: Proxy, proxied: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The lock is renewed until the last write, not only until the plan has ended."""
+def test_a_plan_longer_than_the_lock(store: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock lasts as long as the plan, and a writer waits for its end."""
     monkeypatch.setattr("vstate.kv.redis.transactions.LOCK_SECONDS", 1.5)
-    monkeypatch.setattr("vstate.kv.redis.transactions.BYTES_PER_COMMAND", 1_000_000)
-    proxy.latency = 0.05
-    plans = []
+    thread = threading.Thread(target=store.set, args=("a", b"theirs"))
 
     def plan() -> dict[str, bytes | None]:
-        plans.append(1)
-        return {f"o/{number:064x}": bytes(1_000_000) for number in range(40)}
+        thread.start()
+        time.sleep(2)
+        assert store.get("a") is None
+        assert thread.is_alive()
+        return {"a": b"mine"}
 
-    with Redis(proxied) as slow:
-        start = time.monotonic()
-        assert slow.exclusively(plan)
-        assert time.monotonic() - start > 1.5, "it is no test unless it takes longer than the lock"
-        assert len(plans) == 1
-        assert len(list(slow.keys("o/"))) == 40
+    assert store.exclusively(plan)
+    thread.join()
+    assert store.get("a") == b"theirs"
 
 
 def test_a_lost_lock_begins_anew(store: Redis, redis_url: str, redis_prefix: str) -> None:
@@ -366,22 +319,6 @@ def through(proxied: str) -> Iterator[Redis]:
     with Redis(proxied) as through:
         through.set_many({"r/heads/main": b"1", "stale": b"x", OBJECT: b"object"})
         yield through
-
-
-@redis_alone
-@pytest.mark.usefixtures("small_stages")
-@pytest.mark.parametrize("point", ["half", "torn"])
-def test_a_large_transaction_whose_exchanges_are_cut(through: Redis, proxy: Proxy, point: str) -> None:
-    """One that is brought to the server in pieces happens as a whole, and once."""
-    rows = {f"o/{number:064x}": bytes([number]) * (STAGED // 2 + 1) for number in range(2)}
-    for number in (1, 2, 3):
-        # Each row is brought on its own, and the script that puts them into the store names the stage too.
-        cut = at_request(proxy, point, number, b":stage:")
-        old, new = str(number).encode(), str(number + 1).encode()
-        assert through.transact({**rows, "r/heads/main": new}, {"r/heads/main": old}) is True
-        assert cut.made
-        assert through.get("r/heads/main") == new
-    assert through.get_many(rows) == rows
 
 
 def test_a_request_that_arrives_late_does_nothing_more(through: Redis, proxy: Proxy) -> None:

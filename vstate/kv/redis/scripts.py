@@ -17,11 +17,10 @@ DONE: Final = 1
 OTHERWISE: Final = 0
 BUSY: Final = -1
 LOCK_LOST: Final = -2
-STAGE_LOST: Final = -3
 
-Answer = Literal[1, 0, -1, -2, -3]
-"""The answers of WRITE: it is done; an expectation does not hold; another has the lock; our lock is gone; the
-staged rows are gone. All but the first wrote nothing."""
+Answer = Literal[1, 0, -1, -2]
+"""The answers of WRITE: it is done; an expectation does not hold; another has the lock; our lock is gone. All
+but the first wrote nothing."""
 
 
 class Keys:
@@ -47,10 +46,6 @@ class Keys:
         if stored[:1] == OBJECT_MARK:
             return self.objects[stored[1] >> 4], stored[1:]
         return self.values, stored
-
-    def stage(self, token: str) -> str:
-        """The hash beside the store for the rows of a large write."""
-        return f"{self.base}:stage:{token}"
 
 
 class Script:
@@ -86,12 +81,12 @@ end
 WRITE = Script(
     _PLACE
     + """
-local DONE, LOCK, WAITING, STAGE = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
+local DONE, LOCK, WAITING = KEYS[19], KEYS[20], KEYS[21]
 local token, again, mine = ARGV[1], ARGV[2], ARGV[3]
 local keep, ttl, channel = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local absent, equal = tonumber(ARGV[7]), tonumber(ARGV[8])
-local deletes, sets, staged = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
-local at = 11
+local deletes, sets = tonumber(ARGV[9]), tonumber(ARGV[10])
+local at = 10
 
 local function remember(sign)
     if token == '' then return end
@@ -107,7 +102,7 @@ if token ~= '' then
     if redis.call('ZSCORE', DONE, token .. '-') then return 0 end
 end
 
-if deletes + sets + staged > 0 or mine ~= '' then
+if deletes + sets > 0 or mine ~= '' then
     local holder = redis.call('GET', LOCK)
     if mine ~= '' then
         if holder ~= mine then return -2 end
@@ -121,7 +116,6 @@ end
 local function refuse()
     -- The first try may still be on its way through the network: it must not write after this answer.
     if again ~= '' then remember('-') end
-    if staged > 0 then redis.call('UNLINK', STAGE) end
     return 0
 end
 
@@ -135,7 +129,6 @@ for _ = 1, equal do
     if redis.call('HGET', hash, field) ~= ARGV[at + 2] then return refuse() end
     at = at + 2
 end
-if staged > 0 and redis.call('HLEN', STAGE) ~= staged then return -3 end
 
 local names, told = {}, {}
 local rows = {}
@@ -182,23 +175,8 @@ for _ = 1, sets do
     at = at + 2
 end
 flush('HSET')
-if staged > 0 then
-    local fields = redis.call('HKEYS', STAGE)
-    local first, bytes = 1, 0
-    for last = 1, #fields do
-        bytes = bytes + redis.call('HSTRLEN', STAGE, fields[last])
-        -- A part at a time, so that few rows take memory twice at any moment.
-        if bytes > 1000000 or last - first == 1999 or last == #fields then
-            local values = redis.call('HMGET', STAGE, unpack(fields, first, last))
-            for number, value in ipairs(values) do add('HSET', fields[first + number - 1], value) end
-            flush('HSET')
-            redis.call('HDEL', STAGE, unpack(fields, first, last))
-            first, bytes = last + 1, 0
-        end
-    end
-end
 index('ZADD', deleted + 1, 0)
-if deletes + sets + staged > 0 then
+if deletes + sets > 0 then
     remember('+')
     for number = 1, 19 do
         if ttl > 0 then
@@ -215,17 +193,6 @@ if #told > 0 then
     -- A user who may not publish may still write. Listeners then look from time to time.
     redis.pcall('PUBLISH', channel, text)
 end
-return 1
-"""
-)
-
-# Keys: the stage. Arguments: its milliseconds to live, then keys and values. A repetition changes nothing.
-STAGE = Script(
-    """
-for at = 2, #ARGV, 2 do
-    redis.call('HSET', KEYS[1], ARGV[at], ARGV[at + 1])
-end
-redis.call('PEXPIRE', KEYS[1], ARGV[1])
 return 1
 """
 )
@@ -300,4 +267,4 @@ return {string.match(info, 'maxmemory:(%d+)') or '', string.match(info, 'maxmemo
 """
 )
 
-ALL = (WRITE, STAGE, PRESENT, FIELDS, LOCK, HOLD, MEMORY)
+ALL = (WRITE, PRESENT, FIELDS, LOCK, HOLD, MEMORY)

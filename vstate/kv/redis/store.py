@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vstate.arguments import check_installed, check_seconds
 from vstate.backoff import Timeout
 from vstate.errors import InvalidInput
-from vstate.kv.base import TransactionalStore, batches, check_key
+from vstate.kv.base import TransactionalStore, batches, batches_by_bytes, check_key
 from vstate.kv.redis.scripts import DIGITS, FIELDS, KEYS_PER_EXCHANGE, PRESENT, Keys
 from vstate.kv.stored_keys import OBJECT_MARK, is_stored_object, key_of, ranges, stored_key
 
@@ -22,6 +22,7 @@ LONGEST_TTL = 10**9  # a number that the server does not take would stop a scrip
 KEYS_PER_PAGE = 1000
 FIELDS_PER_PAGE = 500
 ITEMS_PER_PAGE = 64
+BYTES_PER_WRITE = 4 * 1024 * 1024
 
 
 class Redis(TransactionalStore):
@@ -192,6 +193,12 @@ class Redis(TransactionalStore):
 
     # Writing
 
+    def set_many(self, items: Mapping[str, bytes]) -> None:
+        """Set every key, some megabytes in each transaction. If it raises, some may be set and others not."""
+        limits = {"most_bytes": BYTES_PER_WRITE, "most": KEYS_PER_EXCHANGE}
+        for some in batches_by_bytes(items.items(), lambda item: len(item[1]), **limits):
+            super().set_many(dict(some))
+
     def delete_many(self, keys: Iterable[str]) -> None:
         """Delete every one of the keys, some thousand in each transaction."""
         for some in batches(keys, KEYS_PER_EXCHANGE):
@@ -200,8 +207,7 @@ class Redis(TransactionalStore):
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """As promised by KVStore, and as one transaction: all the writes or none, any number of swaps.
 
-        More than 32 MB go to the server in pieces, beside the store, and one script puts them into it. The
-        server does nothing else meanwhile, which takes seconds for each gigabyte.
+        It has 512 MiB at most. The server does nothing else meanwhile, which takes seconds for each gigabyte.
         """
         return self._transactions.write(writes, expected)
 

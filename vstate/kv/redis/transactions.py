@@ -4,37 +4,21 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from vstate.backoff import Backoff
 from vstate.errors import InvalidInput, StorageError, StoreUnavailable
-from vstate.kv.base import batches_by_bytes, check_value
+from vstate.kv.base import check_value
 from vstate.kv.redis.link import Link
-from vstate.kv.redis.scripts import (
-    BUSY,
-    DONE,
-    HOLD,
-    KEYS_PER_EXCHANGE,
-    LOCK,
-    OTHERWISE,
-    STAGE,
-    STAGE_LOST,
-    WRITE,
-    Answer,
-    Command,
-    Keys,
-)
+from vstate.kv.redis.scripts import BUSY, DONE, HOLD, LOCK, WRITE, Answer, Command, Keys
 from vstate.kv.servers import Attempts
 from vstate.kv.stored_keys import is_stored_object, stored_key, stored_writes
 
 MAX_VALUE_BYTES = 512 * 1024 * 1024  # the default of proto-max-bulk-len
-BYTES_PER_COMMAND = 4 * 1024 * 1024
-STAGED_FROM = 32 * 1024 * 1024
-STAGED_ROWS = 100_000
+MOST_BYTES = 512 * 1024 * 1024  # half of what a server takes in one command
 MOST_ARGUMENTS = 500_000  # of a million that a server takes in one command, before Redis 7
-STAGE_SECONDS = 600
 
 LOCK_SECONDS = 5.0
 LOCK_ATTEMPTS = 5
@@ -152,54 +136,30 @@ class Transactions:
 
     def _carry_out(self, change: Change) -> Answer:
         """Carry out a transaction, and wait while another has the lock."""
-        if len(change.deletes) + len(change.absent) + 2 * len(change.equal) > MOST_ARGUMENTS:
+        arguments = len(change.deletes) + len(change.absent) + 2 * (len(change.equal) + len(change.sets))
+        if arguments > MOST_ARGUMENTS or sum(len(value) for _, value in change.sets) > MOST_BYTES:
             raise InvalidInput(
-                f"one transaction on Redis deletes {MOST_ARGUMENTS:,} keys, or expects the values of half as "
-                "many, at most: make several of it"
+                f"one transaction on Redis has {MOST_BYTES // 2**20} MiB at most, and deletes "
+                f"{MOST_ARGUMENTS:,} keys or sets half as many: make several of it"
             )
         backoff, attempts = self._busy_backoff(), self._link.attempts()
-        size = sum(len(value) for _, value in change.sets)
-        staged = len(change.sets) > STAGED_ROWS or (len(change.sets) > 1 and size > STAGED_FROM)
-        if staged:
-            if change.absent or change.equal:
-                # Mostly that saves a lost race from sending all the rows.
-                check = Change(absent=change.absent, equal=change.equal)
-                if self._link.exchange([self._command(check)]) == [OTHERWISE]:
-                    return OTHERWISE
-            self._stage(change)
-        stagings, again = 1, False
-        answer: Answer
+        again = False
 
         def command() -> Sequence[Command]:
             nonlocal again
-            made, again = [self._command(change, again=again, staged=staged)], True
+            made, again = [self._command(change, again=again)], True
             return made
 
         while True:
+            answer: Answer
             (answer,) = self._link.exchange(command, attempts)
-            if answer == BUSY:
-                self._wait_for_others(backoff, attempts)
-            elif answer != STAGE_LOST:
+            if answer != BUSY:
                 return answer
-            elif stagings == LOCK_ATTEMPTS:
-                raise StoreUnavailable(
-                    f"{self._location} lost the staged rows {stagings} times; nothing was written: retry"
-                )
-            else:
-                stagings += 1
-                self._stage(change)
+            self._wait_for_others(backoff, attempts)
 
-    def _stage(self, change: Change) -> None:
-        """Bring the rows to the server, beside the store, where they expire after a while."""
-        stage = self._keys.stage(change.token)
-        for part in _by_bytes(change.sets):
-            rows = (text for row in part for text in row)
-            self._link.exchange([STAGE.call([stage], STAGE_SECONDS * 1000, *rows)])
-
-    def _command(self, change: Change, *, again: bool = False, staged: bool = False) -> Command:
-        written = self._keys.written
+    def _command(self, change: Change, *, again: bool) -> Command:
         return WRITE.call(
-            [*written, self._keys.stage(change.token)] if staged else written,
+            self._keys.written,
             change.token if change.needs_token() else "",
             "1" if again else "",
             change.lock,
@@ -210,16 +170,9 @@ class Transactions:
             len(change.absent),
             len(change.equal),
             len(change.deletes),
-            0 if staged else len(change.sets),
-            len(change.sets) if staged else 0,
+            len(change.sets),
             *change.absent,
             *(text for row in change.equal for text in row),
             *change.deletes,
-            *(() if staged else (text for row in change.sets for text in row)),
+            *(text for row in change.sets for text in row),
         )
-
-
-def _by_bytes(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
-    """The rows in parts that are short enough for one command."""
-    limits = {"most_bytes": BYTES_PER_COMMAND, "most": KEYS_PER_EXCHANGE}
-    return batches_by_bytes(rows, lambda row: len(row[0]) + len(row[1]), **limits)
