@@ -367,17 +367,6 @@ def test_a_large_change_that_loses_halfway_writes_nothing(store: Postgres, sql: 
     assert dict(store.items()) == {"ref": b"theirs"}
 
 
-def test_items_come_in_pages_by_size(store: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long values end a page early, and none is left out or comes twice."""
-    monkeypatch.setattr("vstate.kv.postgres.store.BYTES_PER_PAGE", 10_000)
-    monkeypatch.setattr("vstate.kv.postgres.store.ROWS_PER_PAGE", 7)
-    contents = {f"n/{n:03}": os.urandom((n * 977) % 9_000) for n in range(100)} | {"n/x": bytes(50_000)}
-    store.set_many(contents)
-    listed = list(store.items("n/"))
-    assert dict(listed) == contents
-    assert len(listed) == len(contents)
-
-
 # Round trips
 
 

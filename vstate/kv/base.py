@@ -30,6 +30,9 @@ _ROOM = re.compile(ROOM_PREFIX + "[0-9a-f]{16}/")
 RELEASE_SECONDS = 30.0
 """How long to give room back to the system."""
 
+ITEMS_TOGETHER = 128
+"""Values in memory at a time while `items` lists them: 8 MB of the chunks of long values."""
+
 POLL_SECONDS = 0.1
 """How long to wait before looking at a key again, where no store reports its changes."""
 
@@ -198,10 +201,9 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         """Every key that starts with `prefix` and its value, under the promise of `keys`."""
-        for key in self.keys(prefix):
-            value = self.get(key)
-            if value is not None:
-                yield key, value
+        for some in batches(self.keys(prefix), ITEMS_TOGETHER):
+            found = self.get_many(some)
+            yield from ((key, found[key]) for key in some if key in found)
 
     def __contains__(self, key: str) -> bool:
         return self.get(key) is not None

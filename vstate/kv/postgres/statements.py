@@ -79,25 +79,6 @@ _CREATE = """
 CREATE TABLE {table} (key bytea NOT NULL PRIMARY KEY, value bytea NOT NULL, swap uuid)
 """
 
-_KEYS = """
-SELECT key, count(*) OVER () AS rows FROM (
-    SELECT key FROM {table} WHERE key >= %(first)b AND key <= %(last)b ORDER BY key LIMIT %(count)s
-) AS page ORDER BY key
-"""
-
-# A page ends with the row that takes it past so many bytes. Sizes are known without reading long values,
-# which are stored apart. `rows` counts the rows of the page without that end.
-_ITEMS = """
-SELECT key, value, rows FROM (
-    SELECT key, value, count(*) OVER () AS rows,
-        sum(octet_length(value))
-            OVER (ORDER BY key ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-    FROM (
-        SELECT key, value FROM {table} WHERE key >= %(first)b AND key <= %(last)b ORDER BY key LIMIT %(count)s
-    ) AS page
-) AS sized WHERE coalesce(before, 0) < %(bytes)s ORDER BY key
-"""
-
 
 def check_table(table: object) -> str:
     """Return the name; InvalidInput unless it is an identifier, or two with a dot between."""
@@ -145,8 +126,7 @@ class Statements:
         self.get = self._made("SELECT value FROM {table} WHERE key = %b")
         self.get_many = self._made("SELECT key, value FROM {table} WHERE key = ANY(%b::bytea[])")
         self.present = self._made("SELECT key FROM {table} WHERE key = ANY(%b::bytea[])")
-        self.keys = self._made(_KEYS)
-        self.items = self._made(_ITEMS)
+        self.keys = self._made("SELECT key FROM {table} WHERE key >= %b AND key <= %b ORDER BY key LIMIT %s")
 
         always = {"condition": sql.SQL("")}
         met = {"condition": sql.SQL("WHERE (SELECT met FROM expecting)")}

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
 
 ROWS_PER_PAGE: Final = 1000
-BYTES_PER_PAGE: Final = 4 * 1024 * 1024
 KEYS_PER_QUERY: Final = 10_000
 
 
@@ -115,20 +114,12 @@ class Postgres(TransactionalStore):
         }
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        return (self._key_of(stored) for stored, _ in self._paged(self._session.statements.keys, prefix))
-
-    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        for stored, value, _ in self._paged(self._session.statements.items, prefix):
-            yield self._key_of(stored), self._value(value)
-
-    def _paged(self, statement: bytes, prefix: str) -> Iterator[tuple[Any, ...]]:
         # Each page is a query of its own: a cursor would keep a transaction open, and a connection taken, for
-        # as long as the reader likes. The last column counts the rows of the page that the server looked at.
-        limits = {"count": ROWS_PER_PAGE, "bytes": BYTES_PER_PAGE}
+        # as long as the reader likes.
         for first, last in ranges(prefix):
-            while rows := self._session.read(statement, {**limits, "first": first, "last": last}):
-                yield from rows
-                if len(rows) == rows[-1][-1] < ROWS_PER_PAGE:
+            while rows := self._session.read(self._session.statements.keys, (first, last, ROWS_PER_PAGE)):
+                yield from (self._key_of(stored) for (stored,) in rows)
+                if len(rows) < ROWS_PER_PAGE:
                     break
                 first = rows[-1][0] + b"\0"
 

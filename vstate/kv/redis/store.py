@@ -21,7 +21,6 @@ SHORTEST_TTL = 0.001
 LONGEST_TTL = 10**9  # a number that the server does not take would stop a script halfway
 KEYS_PER_PAGE = 1000
 FIELDS_PER_PAGE = 500
-ITEMS_PER_PAGE = 64
 BYTES_PER_WRITE = 4 * 1024 * 1024
 
 
@@ -143,10 +142,6 @@ class Redis(TransactionalStore):
         """As promised by KVStore. A sixteenth of the names of objects is in memory at a time."""
         check_key(prefix)
         return (key_of(stored) for stored in self._listed(prefix))
-
-    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        for some in batches(self.keys(prefix), ITEMS_PER_PAGE):
-            yield from self.get_many(some).items()
 
     def _listed(self, prefix: str) -> Iterator[bytes]:
         for first, last in ranges(prefix):
