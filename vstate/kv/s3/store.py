@@ -11,7 +11,7 @@ from typing import Any
 from vstate.backoff import Timeout
 from vstate.errors import CorruptStore, InvalidInput, StoreUnavailable, VStateError
 from vstate.forks import new_lock
-from vstate.kv.base import KVStore, batches_by_bytes, check_key, check_value, is_object
+from vstate.kv.base import KVStore, check_key, check_value, is_object
 from vstate.kv.s3.bucket import AT_ONCE, PAGE, Bucket, Mark, Stored
 from vstate.kv.s3.forms import (
     beginning_of,
@@ -28,7 +28,6 @@ from vstate.recent import Recent
 
 _LOCKS = 64
 _POLL_SECONDS = 1.0
-_ITEMS_BYTES = 16 * 1024 * 1024
 _MARKED_KEYS = 1024
 _MARKED_BYTES = 4096
 _LIST_FROM = 256  # keys, from which on `present` lists
@@ -129,15 +128,18 @@ class S3(KVStore):
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """As promised by KVStore, and in the order of a listing: a thousand keys for each request."""
-        for page in self._pages(prefix):
-            for key, _ in page:
-                yield key
-
-    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        for page in self._pages(prefix):
-            limits = {"most_bytes": _ITEMS_BYTES, "most": 8 * AT_ONCE}
-            for some in batches_by_bytes(page, lambda found: found[1], **limits):
-                yield from self.get_many([key for key, _ in some]).items()
+        beginning = beginning_of(check_key(prefix))
+        directory, _, sought = beginning.rpartition("/")
+        ordered = self._bucket.address.ordered
+        for page in self._bucket.pages(directory or None, just_before(beginning) if ordered else None):
+            for name, size in page:
+                key = key_of(name) if is_value(size) else None
+                if key is not None and key.startswith(prefix):
+                    yield key
+            # The part behind the directory decides, not the name: "x/y" may come before "x-" or after it.
+            part = page[-1].name[len(directory) :].lstrip("/").partition("/")[0]
+            if ordered and part > sought and not part.startswith(sought):
+                return
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         wanted = list(dict.fromkeys(map(check_key, keys)))
@@ -176,23 +178,6 @@ class S3(KVStore):
         rest = list(missing.values())
         there = self._bucket.together([partial(self.__contains__, key) for key in rest])
         return found | {key for key, is_there in zip(rest, there, strict=True) if is_there}
-
-    def _pages(self, prefix: str) -> Iterator[list[tuple[str, int]]]:
-        """The keys with the prefix and the stored bytes of each, a page at a time."""
-        beginning = beginning_of(check_key(prefix))
-        directory, _, sought = beginning.rpartition("/")
-        ordered = self._bucket.address.ordered
-        for page in self._bucket.pages(directory or None, just_before(beginning) if ordered else None):
-            found = []
-            for name, size in page:
-                key = key_of(name) if is_value(size) else None
-                if key is not None and key.startswith(prefix):
-                    found.append((key, size))
-            yield found
-            # The part behind the directory decides, not the name: "x/y" may come before "x-" or after it.
-            part = page[-1].name[len(directory) :].lstrip("/").partition("/")[0]
-            if ordered and part > sought and not part.startswith(sought):
-                return
 
     # Swaps
 
