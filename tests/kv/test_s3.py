@@ -18,9 +18,10 @@ from seaweed_server import READER_KEY, SECRET_KEY, S3Place
 from vstate import Versioned
 from vstate.errors import CorruptStore, InvalidInput, StoreFull, StoreUnavailable
 from vstate.kv.s3 import S3
-from vstate.testing.kvstore import OBJECT
 
 pytestmark = pytest.mark.slow
+
+OBJECT = "o/" + "0123456789abcdef" * 4
 
 
 @pytest.fixture
