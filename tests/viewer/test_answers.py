@@ -85,6 +85,8 @@ ANSWERS = {
         /search?text=THINK ? places[*].path -> ["steps[1]"]
         /search?text=other ? branch -> "other"
         /search?text=v1 ? [branch, commit.message] -> [null, "answered"]
+        /branches ? [summary, rows[*].[rev, commits, all]]
+            -> ["2 branches", [["main", 16, true], ["other", 3, true]]]
         /health ? [largest[0].key, sort(branches[*].name)] -> ["table", ["main", "other"]]
     """,
 }
@@ -234,6 +236,7 @@ RICH = {
             -> [[1500000], ["0.0", "1.0", "2.0"], 3, true]
         /value?rev=large&key=array&first=1499999 ? view.elements -> ["1499999.0"]
         /value?rev=large&key=plan ? [kind, parts[0].text] -> ["object", "learn"]
+        /history?rev=large&key=array ? commits[*].[kind, type, text] -> [["added", "numpy.ndarray", null]]
     """,
 }
 
