@@ -26,8 +26,8 @@ LIMITS = {
     "update": (114, 29),
     "read": (49, 14),
     "open": (103, 28),
-    "put": (109, 28),
-    "put_writes": (97, 28),
+    "put": (110, 28),
+    "put_writes": (99, 28),
     "get": (30, 10),
 }
 """The most calls of an operation, and the most files that they are in."""

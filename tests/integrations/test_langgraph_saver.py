@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -683,3 +684,43 @@ def test_the_example_of_the_page(example: Any, commands: Any) -> None:
     assert log.index("step 2") < log.index("step 1")
     assert "00000002" in diff
     assert "['hello', 'hello']" in shown
+
+
+def test_calls_that_land_together_on_a_thread_that_is_read_in_part() -> None:
+    """One of them needs the older part, and makes no record: the other ones land at their places."""
+    store = Memory()
+
+    def config(id: str = "") -> Any:
+        found = {"thread_id": "t", "checkpoint_ns": ""}
+        return {"configurable": {**found, "checkpoint_id": id} if id else found}
+
+    def put(saver: VstateSaver, number: int, parent: str, **values: Any) -> str:
+        made = {**empty_checkpoint(), "id": f"{number:08d}", "channel_values": values}
+        made["channel_versions"] = versions = dict.fromkeys(values, number)
+        saver.put(config(parent), made, {"step": number}, versions)
+        return made["id"]
+
+    first, last = VstateSaver(store), ""
+    for number in range(30):
+        last = put(first, number, last, i=number)
+        first.put_writes(config(last), [("m", random.Random(number).randbytes(1500).hex())], "task")
+    saver = VstateSaver(store)
+    saver.get_tuple(config())
+    journal = saver._journal("t")
+    assert journal._before
+    with ThreadPoolExecutor(2) as threads:
+        with journal.lock:
+            calls = [threads.submit(put, saver, 100, last, i=100)]
+            calls.append(threads.submit(saver.put_writes, config("00000002"), [("m", 2)], "task"))
+            while len(journal._waiting) < 2:
+                sleep(0.001)
+        for call in calls:
+            call.result()
+    text = random.Random("a text").randbytes(3000).hex()
+    put(saver, 101, "00000100", i=101, doc=text)
+    for each in (saver, VstateSaver(store)):
+        found = each.get_tuple(config())
+        assert found is not None
+        assert found.checkpoint["channel_values"]["doc"] == text
+        assert len([*each.list(config())]) == 32
+        assert each.get_tuple(config("00000002")) is not None

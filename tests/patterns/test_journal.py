@@ -19,14 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from present import present
 from raising import raised_at
-from running import at_once
 
-from vstate import Versioned
-from vstate.errors import CannotLoad, CorruptObject, InvalidInput, LeaseLost, RefMoved, StoreUnavailable
+from vstate.errors import CannotLoad, InvalidInput, RefMoved
 from vstate.kv import Memory
 from vstate.patterns.journal import FIRST_SEGMENTS, SEGMENT_BYTES, Journal
 from vstate.repo import Repository
-from vstate.testing import Faulty
 from vstate.values.growth import Unread
 
 
@@ -233,17 +230,6 @@ def test_a_place_that_no_record_has_raises() -> None:
         Journal(journal.repo, "t", Newest).find(lambda index: index.at(99))
 
 
-def test_a_damaged_segment_is_told() -> None:
-    """A reader, and a writer that has not read it, get CorruptObject."""
-    store = Memory()
-    Journal(Repository(store), "t").append(lambda index: [random.Random(1).randbytes(50_000)])
-    store.delete(max(store.items("o/"), key=lambda row: len(row[1]))[0])
-    for call in ("refresh", "append"):
-        journal = Journal(Repository(store), "t")
-        with pytest.raises(CorruptObject):
-            journal.refresh() if call == "refresh" else journal.append(lambda index: [1])
-
-
 def test_a_plan_that_lost_a_race_is_made_again() -> None:
     """A removal by another writer stays one: the plan runs again with the index that lacks the records."""
     repo = Repository(Memory())
@@ -259,9 +245,6 @@ def test_a_plan_that_lost_a_race_is_made_again() -> None:
     stale.append(plan)
     assert seen == [["a", "b"], ["b"]]
     assert other.refresh() == ["b", "c after 1"]
-    other.append(lambda index: ["d"])
-    stale.append(plan, fresh=True)
-    assert seen[2:] == [["b", "c after 1", "d"]]
     repo.delete_branch("t")
     stale.append(lambda index: ["anew"])
     assert other.refresh() == ["anew"]
@@ -378,59 +361,3 @@ def test_a_fork_shares_the_segments_before_its_end(local_store: AgentStore) -> N
         journal.fork("side", lambda index: index)
     with pytest.raises(InvalidInput, match="no record"):
         Journal(repo, "empty").fork("other", lambda index: index)
-
-
-def test_threads_of_two_journals_race() -> None:
-    """Eight threads on two journals of one branch land each record once, at the planned place."""
-    repo = Repository(Memory())
-    journals = [Journal(repo, "t"), Journal(repo, "t")]
-
-    def append(name: int) -> None:
-        for number in range(15):
-            journals[name % 2].append(lambda index, number=number: [(name, number, len(index))])  # type: ignore[misc]
-            with pytest.raises(ZeroDivisionError):
-                journals[name % 2].append(lambda index: [1 // 0])
-
-    at_once(append, range(8))
-    records = [list(journal.refresh()) for journal in journals]
-    assert records[0] == records[1] == Journal(repo, "t").refresh()
-    assert [place for _, _, place in records[0]] == list(range(120))
-    for name in range(8):
-        assert [number for who, number, _ in records[0] if who == name] == list(range(15))
-
-
-def test_a_lost_lease_lands_nothing() -> None:
-    """The index is that of the branch, and the next call of another journal goes on."""
-    store = Memory()
-    with Versioned(store).lease("turn", ttl=30) as lease:
-        journal = Journal(Repository(store), "t", guard=lease)
-        journal.append(lambda index: ["first"])
-    for change in (journal.append, journal.rewrite):
-        with pytest.raises(LeaseLost):
-            change(lambda index: ["late"])
-    assert journal.index == ["first"]
-    Journal(journal.repo, "t").append(lambda index: ["second"])
-    assert journal.refresh() == ["first", "second"]
-
-
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("away", [0, 1, 100])
-def test_a_failure_leaves_no_outcome_untold(after: bool, away: int) -> None:
-    """The store fails before or after the transaction, and stays away: the record is there, or an error says
-    so, or that nobody knows; and the journal goes on.
-    """
-    store = Faulty(Memory(), after=after, away=away)
-    journal = Journal(Repository(store), "t")
-    journal.append(lambda index: ["first"])
-    store.fail_at = len(store.calls) + 1  # the transaction: the index is known
-    try:
-        journal.append(lambda index: ["second"])
-        known = True
-    except StoreUnavailable as error:
-        known = None if error.outcome_unknown else False
-    store.fail_at = None
-    found = list(Journal(journal.repo, "t").refresh())
-    assert found == ["first", "second"][: 1 + after]
-    assert known in (None, after)
-    journal.append(lambda index: [f"behind {len(index)}"])
-    assert list(Journal(journal.repo, "t").refresh()) == [*found, f"behind {len(found)}"] == journal.index

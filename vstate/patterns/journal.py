@@ -5,16 +5,20 @@ from __future__ import annotations
 import pickle
 import re
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import accumulate, chain, takewhile
 from operator import attrgetter, is_
+from threading import get_ident, main_thread
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
-from vstate.errors import CannotLoad, CorruptObject, InvalidInput, RefMoved
-from vstate.forks import new_lock
+from vstate.errors import CannotLoad, CorruptObject, InvalidInput, RefMoved, StorageError, StoreUnavailable
+from vstate.forks import new_lock, renew_in_child
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, Object, ObjectId
@@ -25,7 +29,7 @@ from vstate.repo.core import Advance, Guard
 from vstate.repo.objects import Overlay
 from vstate.repo.repository import Repository
 from vstate.repo.rules.labels import Label
-from vstate.repo.writing import BranchChanges, publish
+from vstate.repo.writing import BranchChanges, commit_series
 from vstate.values.entry import PICKLE, read_parts
 from vstate.values.growth import NOT_JOINED, Unread
 from vstate.values.opcodes import load_only_plain
@@ -35,6 +39,9 @@ SEGMENT_BYTES = 8 * 1024
 
 Longer segments make reading quicker, and each append longer.
 """
+
+MOST_TOGETHER = 64
+"""So many calls that wait for one journal land together at the most."""
 
 _DIGITS = 12  # of the position of a segment's first record
 _NUMBER = re.compile(f"[0-9]{{{_DIGITS}}}")
@@ -99,12 +106,48 @@ _SIZE = attrgetter("size")
 _RECORDS = attrgetter("records")
 
 
+class _Made(NamedTuple):
+    """The changes of a call for its branch, their commit, and the segments that it has."""
+
+    own: BranchChanges
+    advance: Advance
+    segments: Sequence[_Segment]
+
+
+_ADVANCE = attrgetter("advance")
+
+
+@dataclass(slots=True, eq=False)
+class _Call(Generic[I]):
+    """A change that a thread wants to land: `plan` makes the new records, or all of them `anew`.
+
+    - `context`: the context variables of the caller, for another thread.
+    - `shared`: another thread may land it with its own. The caller takes that back before it leaves. Not in
+      the main thread, where a signal may end any call, and not beside the changes of other branches.
+    - `commit`: the commit that was made for it. It may be on the branch although landing it has failed.
+    - `done`: it has landed, or it changes nothing.
+    """
+
+    plan: Callable[[I], Iterable[Any] | None]
+    anew: bool
+    message: str
+    fresh: bool
+    beside: Mapping[str, Any] = field(default_factory=dict)
+    others: Sequence[BranchChanges] = ()
+    info: Mapping[str, Any] | None = None
+    context: Context = field(default_factory=copy_context)
+    shared: bool = False
+    commit: Commit | None = None
+    done: bool = False
+
+
 class Journal(Generic[I]):
     """Records of plain data in order, on a branch, without a working tree.
 
     - `append` makes one small commit, which writes the last segment anew, 8 KB at most. `refresh` reads only
       the segments that changed.
     - Every commit holds the whole journal, so each verb of the branch works: rollback, merge, gc, push, diff.
+    - Calls of threads that wait for one another land together, a commit each: one transaction and one fsync.
     - A function makes the records out of the index. If another writer was faster, it is called again with
       the new index. So records that another writer removed stay removed.
     - Records are None, bool, int, float, str, bytes, and lists, tuples, dicts and sets of these. They
@@ -154,6 +197,11 @@ class Journal(Generic[I]):
         self._marks = marks
         self._room = room
         self._labelled: tuple[ObjectId | None, Mapping[str, Label] | None] = None, None
+        self._waiting: deque[_Call[I]] = deque()
+        renew_in_child(self, Journal._renew)
+
+    def _renew(self) -> None:
+        self._waiting.clear()  # those threads are in the parent
 
     @property
     def labels(self) -> Mapping[str, Label] | None:
@@ -227,14 +275,14 @@ class Journal(Generic[I]):
         commit. If the branch has moved meanwhile, it is called again with the new one. Raises InvalidInput
         for a record that is no plain data.
         """
-        return self._change(plan, message, fresh=fresh, beside=beside, others=tuple(others), info=info)
+        return self._change(_Call(plan, False, message, fresh, beside, tuple(others), info))
 
     def rewrite(self, plan: Callable[[I], Iterable[Any] | None], *, message: str = "") -> Commit | None:
         """Replace all records by those that `plan` makes out of the newest index; None keeps them all.
 
         Segments with equal records stay as they are. History keeps the old records until it is squashed.
         """
-        return self._change(plan, message, fresh=True, anew=True)
+        return self._change(_Call(plan, True, message, fresh=True))
 
     def fork(
         self,
@@ -266,87 +314,134 @@ class Journal(Generic[I]):
 
     # Writing
 
-    def _change(
-        self,
-        plan: Callable[[I], Iterable[Any] | None],
-        message: str,
-        *,
-        fresh: bool,
-        anew: bool = False,
-        beside: Mapping[str, Any] = MappingProxyType({}),
-        others: Sequence[BranchChanges] = (),
-        info: Mapping[str, Any] | None = None,
-    ) -> Commit | None:
-        """Land the records that a function makes, or all records `anew`; again, if the race is lost."""
-        make = partial(self._made, plan, message, anew, beside, info)
-        with self.lock:
-            if fresh or self.head is None:
-                self._follow()
-            while True:
-                head = self.head
-                try:
-                    change = self._used(make)
-                    if change is None:
-                        if self.repo.newest(self.branch) == head:
-                            return None
-                    else:
-                        own, advance, segments = change
-                        if self._publish(own, advance, others):
-                            (commit,) = advance.commits
-                            self._labelled = commit.oid, own.labels
-                            self._take(commit, segments, self._before)
-                            return commit
-                    self._follow()
-                except CorruptObject:  # gc may have removed the tree of a commit that the branch has left
-                    self._follow()
-                    if self.head == head:
-                        raise
-
-    def _publish(self, own: BranchChanges, advance: Advance, others: Sequence[BranchChanges]) -> bool:
-        """Move the branch to a commit that stands on the head; False if it is elsewhere."""
-        if not others:
-            return publish(self.repo, advance, self.guard) != ()
+    def _change(self, call: _Call[I]) -> Commit | None:
+        """The commit of a call, which this thread lands, or another one with its own."""
+        call.shared = not call.others and get_ident() != main_thread().ident
         try:
-            self.repo.commit_many([own, *others], guard=self.guard)
+            if call.shared:
+                self._waiting.append(call)
+            with self.lock:
+                while not call.done:
+                    self._write(call)
+            return call.commit
+        finally:
+            # First, and without a call before it: no thread takes the change of a caller that has gone.
+            call.shared = False
+            if not call.done:
+                with self.lock:  # a thread that has taken the change ends
+                    pass
+
+    def _write(self, first: _Call[I]) -> None:
+        """Land a change, with those of the calls that wait beside it. None is `done` if the race is lost."""
+        if first.commit is not None and self._has_landed(first.commit):  # the thread that took it has failed
+            first.done = True
+            return
+        if first.fresh or self.head is None:
+            self._follow()
+            first.fresh = False
+        known = self.head, self._segments, self._before
+        try:
+            if not self._land(first):
+                self._follow()
+        except BaseException as error:
+            self._take(*known)  # the index may be ahead of the branch
+            if not isinstance(error, CorruptObject):
+                raise
+            self._follow()  # gc may have removed the tree of a commit that the branch has left
+            if self.head == known[0]:
+                raise
+
+    def _land(self, first: _Call[I]) -> bool:
+        """Land a change, and those that wait, as one commit each, in one move; False if the race is lost."""
+        made = [(first, self._used(partial(self._made, first)))]
+        for call in self._joining(first) if first.shared else ():
+            if (last := made[-1][1]) is not None:
+                self.repo.objects.remember(last.advance.nodes, last.advance.commits)
+                self._go(last)
+            with suppress(Exception):  # its own thread meets the error
+                made.append((call, call.context.run(self._used, partial(self._made, call))))
+        series = []
+        for call, each in made:
+            if each is not None:
+                series.append(each)
+                call.commit = each.advance.commits[-1]  # it may be there from now on
+        landed = self._publish(series, first.others)
+        if landed and series:
+            self._go(series[-1])
+        for call, _ in made:
+            call.done = landed
+            call.commit = call.commit if landed else None
+        if not landed:
+            self._waiting.extend(call for call, _ in made[1:])
+        return landed
+
+    def _publish(self, series: Sequence[_Made], others: Sequence[BranchChanges]) -> bool:
+        """Move the branch to commits that stand on the head; False if it is elsewhere."""
+        if not series:
+            return self.repo.newest(self.branch) == self.head
+        if not others:
+            return commit_series(self.repo, list(map(_ADVANCE, series)), self.guard) != ()
+        (made,) = series
+        try:
+            self.repo.commit_many([made.own, *others], guard=self.guard)
         except RefMoved as error:
-            if error.ref != own.ref:
+            if error.ref != made.own.ref:
                 raise  # one of the others; its changes are not made again
             return False
         return True
 
-    def _made(
-        self,
-        plan: Callable[[I], Iterable[Any] | None],
-        message: str,
-        anew: bool,
-        beside: Mapping[str, Any],
-        info: Mapping[str, Any] | None,
-        index: I,
-    ) -> tuple[BranchChanges, Advance, Sequence[_Segment]] | None:
-        """The changes that give the head these records, their commit and its segments; None for no change."""
-        if anew and self._before:
+    def _joining(self, first: _Call[I]) -> Iterator[_Call[I]]:
+        """The calls of threads that wait for this one."""
+        for _ in range(MOST_TOGETHER):
+            if not self._waiting:
+                return
+            call = self._waiting.popleft()
+            if call is not first and call.shared and not call.done:
+                yield call
+
+    def _has_landed(self, commit: Commit) -> bool:
+        try:
+            return self.repo.has_landed(self.branch, commit.oid)
+        except StorageError as error:
+            raise StoreUnavailable(
+                f"another thread failed while it committed to branch {self.branch!r} together with this one, "
+                "which may or may not have happened: read the branch again before you retry",
+                outcome_unknown=True,
+            ) from error
+
+    def _made(self, call: _Call[I], index: I) -> _Made | None:
+        """The commit of a call on top of the head; None if it changes nothing."""
+        if call.anew and self._before:
             raise Unread
-        planned = plan(index)
-        if planned is None or (not (records := list(planned)) and not anew):
+        planned = call.plan(index)
+        if planned is None or (not (records := list(planned)) and not call.anew):
             return None
         labels = None if self._labels_of is None else self._labels_of(self, records)
-        segments = self._divided(records) if anew else self._appended(records)
-        new = {**beside, **{s.key: list(s.records) for s in segments if not s.entry}}
+        segments = self._divided(records) if call.anew else self._appended(records)
+        new = {**call.beside, **{s.key: list(s.records) for s in segments if not s.entry}}
         own = BranchChanges(
             self.branch,
             set=new if self.head or not new else {**self._marks, **new},
-            delete=self._gone(segments) if anew else (),
+            delete=self._gone(segments) if call.anew else (),
             expect=self.head,
-            message=message,
+            message=call.message,
             labels=labels,
-            info=info,
+            info=call.info,
             room=self._room,
         )
         advance = own.on(self.repo, None if self.head is None else self.head.oid)
         if advance is None:
             return None
         found = [s if s.entry else s._replace(entry=own.entries[s.key] or b"") for s in segments]
-        return own, advance, found
+        return _Made(own, advance, found)
+
+    def _go(self, made: _Made) -> None:
+        """Take the index to a commit, unless it is there: it may have been read further back meanwhile."""
+        head = made.advance.commits[-1]
+        if head is self.head:
+            return
+        self._labelled = head.oid, made.own.labels
+        self._take(head, made.segments, self._before)
 
     def _gone(self, segments: Iterable[_Segment]) -> set[str]:
         """The keys that the journal has, and these segments have not."""
@@ -373,6 +468,9 @@ class Journal(Generic[I]):
             after = end + len(segment.records)
             same = tuple(records[end:after])
             if not _are_same(segment.records, same):
+                if same and after > len(records) and _are_same(segment.records[: len(same)], same):
+                    # Shorter than it was, so it fits; its size is exact again once it is read.
+                    return (*kept, segment._replace(entry=b"", records=same))
                 break
             kept.append(segment)
             end = after

@@ -170,9 +170,23 @@ def commit_many(
 
 
 @spanned("commit", commit_attributes)
-def publish(repo: Core, advance: Advance, guard: Guard | None = None) -> Sequence[Commit]:
-    """Move a branch to a commit that stands on its head; no commits if it is elsewhere."""
-    return advance.commits if repo.publish_all([advance], guard=guard) else ()
+def commit_series(repo: Core, series: Sequence[Advance], guard: Guard | None = None) -> Sequence[Commit]:
+    """Land commits of one branch, each on top of the one before, in one move; none if the race is lost."""
+    whole = series[-1]
+    if len(series) > 1:
+        commits = [commit for advance in series for commit in advance.commits]
+        objects: NewObjects = {}
+        rows: dict[str, bytes | None] = {}
+        for advance in series:
+            objects |= advance.objects
+            rows |= advance.rows
+        nodes = [node for advance in series for node in advance.nodes]
+        action = f"{whole.action} (and {len(commits) - 1} before it)"
+        first = series[0]
+        whole = Advance(
+            whole.branch, commits, objects, nodes, first.expected, action, rows, first.in_new_room
+        )
+    return whole.commits if repo.publish_all([whole], guard=guard) else ()
 
 
 def _encode(
