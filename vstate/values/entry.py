@@ -280,10 +280,10 @@ def _encode_parts(
     chunks: list[Chunks | None] = []
     size = 0
     together = _together(parts) if len(parts) > 2 else {}
-    definitions = frozenset(
-        i for i, part in enumerate(parts) if type(part) is memoryview and isinstance(part.obj, Definition)
-    )
+    definitions: set[int] = set()
     for i, part in enumerate(parts):
+        if type(part) is memoryview and isinstance(part.obj, Definition):
+            definitions.add(i)
         length = len(part) if type(part) is bytes else memoryview(part).nbytes
         size += length
         if length <= INLINE_BYTES:
@@ -300,7 +300,7 @@ def _encode_parts(
             for oid in (*known.ids, *known.indexes):
                 objects.pop(oid, None)
     entry = encode([codec, payload if codec == PICKLE else payload[0], size, name])
-    return Encoded(entry, objects, tuple(chunks), size, check, definitions)
+    return Encoded(entry, objects, tuple(chunks), size, check, frozenset(definitions))
 
 
 def _together(parts: Sequence[bytes | memoryview]) -> dict[int, int]:
