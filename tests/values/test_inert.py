@@ -239,16 +239,6 @@ def test_by_value_classes_and_functions() -> None:
     assert repr(found[3].fields["__defaults__"]) == "(2,)"
 
 
-def test_a_frame_of_pandas_is_nested_instances() -> None:
-    """A DataFrame is read as Instances, and its preview shows its columns."""
-    pandas = pytest.importorskip("pandas", reason="needs pandas")
-    found = _read(pandas.DataFrame({"price": [1, 2], "name": ["x", "y"]}))
-    assert found.type.endswith("DataFrame")
-    text = preview(found, max_depth=20)
-    for part in ("price: int64 [1, 2]", "name: ", " ['x', 'y']"):
-        assert part in text
-
-
 def test_keys_that_are_instances() -> None:
     """An Instance can be a key or a member, with any content."""
     found = _read({Colour.RED: 1, Pair(1, 2): 2, frozenset({Colour.RED}): 3})

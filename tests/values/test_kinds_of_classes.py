@@ -42,22 +42,6 @@ def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
 == [Caching(), fib]
 || (v[0].size, v[0].double(4), type(v[0]).double.cache_parameters(), v[1](30), v[1].cache_info().currsize)
 
-class Mapped(dict):
-    def __missing__(self, key): return key
-== Mapped(a=1) || (v, v["q"])
-
-class Failed(Exception):
-    def __init__(self, code):
-        super().__init__(f"code {code}")
-        self.code = code
-== Failed(3) || (repr(v), v.code)
-
-class Named:
-    def __set_name__(self, owner, name): self.name = name
-    def __get__(self, obj, owner): return self.name
-class Holder: field = Named()
-== Holder() || v.field
-
 @dataclass(slots=True)
 class Slotted:
     a: int
@@ -110,11 +94,6 @@ class Box(Generic[T]):
 class Crate(Box[int]): pass
 == [Box(1), Box[int](2), Crate(3)]
 || ([b.value for b in v], type(v[0])[str]("x").value, v[1].__orig_class__.__args__)
-
-Id = NewType("Id", int)
-class Numbered:
-    def id(self): return Id(3)
-== Numbered() || v.id()
 
 class Sized2(Protocol):
     def size(self) -> int: ...

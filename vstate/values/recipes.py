@@ -43,77 +43,21 @@ class Recipe:
     """An object as the opcodes that make it, each with its operands. The first one creates it.
 
     The opcode POP stands for a call with the object as an argument, whose result is dropped. `label` is the
-    type that the value's entry names.
-
-    Pickle and the policy `deep` take a Recipe apart as they would the object: into its items, its entries and
-    its state.
+    type that the value's entry names. A merge compares Recipes by their pickles, and looks into none.
     """
 
-    __slots__ = ("_setter", "label", "steps")
+    __slots__ = ("label", "steps")
 
-    def __init__(
-        self, opcode: bytes, operands: tuple[object, ...], label: str = "", setter: object = None
-    ) -> None:
+    def __init__(self, opcode: bytes, operands: tuple[object, ...]) -> None:
         self.steps: list[tuple[bytes, tuple[object, ...]]] = [(opcode, operands)]
-        self.label = label
-        self._setter = setter
+        self.label = ""
 
     def add(self, opcode: bytes, *operands: object) -> None:
         """Add a step."""
         self.steps.append((opcode, operands))
 
-    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
-        made, *rest = self.steps
-        args: tuple[object, ...] = (*made, self.label)
-        items: list[object] = []
-        entries: list[tuple[object, object]] = []
-        state: object = None
-        for opcode, operands in rest:
-            if state is not None:
-                return Recipe, args[:3], _Rest(rest)  # a state is the last step that an object can say
-            if opcode == _APPENDS and not entries:
-                items += operands
-            elif opcode == _SETITEMS:
-                entries += zip(operands[::2], operands[1::2], strict=True)
-            elif opcode == _BUILD and operands[0] is not None:
-                state = operands[0]
-            elif (state := _fields(opcode, operands)) is not None:
-                args = *args, operands[0]
-            else:
-                return Recipe, args, _Rest(rest)
-        return Recipe, args, state, iter(items) if items else None, iter(entries) if entries else None
-
-    def append(self, item: object) -> None:
-        """Add an item, as APPEND does."""
-        self.add(_APPENDS, item)
-
-    def __setitem__(self, key: object, value: object) -> None:
-        self.add(_SETITEMS, key, value)
-
-    def __setstate__(self, state: object) -> None:
-        if isinstance(state, _Rest):
-            self.steps += state.steps
-        elif self._setter is not None:
-            self.add(pickle.POP, self._setter, (self, state))
-        else:
-            self.add(_BUILD, state)
-
-
-def _fields(opcode: bytes, operands: tuple[object, ...]) -> dict[object, object] | None:
-    """The fields that a call with an object as its first argument gives the object."""
-    match opcode, operands:
-        case pickle.POP, (_, (_, dict(fields))):
-            return fields
-    return None
-
-
-class _Rest:
-    """The steps of a Recipe that no other state can express."""
-
-    __slots__ = ("steps",)
-
-    def __init__(self, steps: list[tuple[bytes, tuple[object, ...]]]) -> None:
-        self.steps = steps
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Recipe, (b"", ()), (self.label, self.steps)  # as a state, which may lead back to the object
 
 
 def read(
