@@ -82,10 +82,11 @@ def test_a_shelve_file_is_moved_without_loading(tmp_path: Path, protocol: int) -
 
 
 def test_values_that_cannot_be_moved_are_named(tmp_path: Path) -> None:
-    """A damaged pickle, objects of protocol 2 and a key that is too long are left out, and the rest comes."""
+    """A damaged pickle, protocol 0, objects of protocol 2 and a key that is too long are left out."""
     file = tmp_path / "old"
     with shelve.open(str(file)) as shelf:
-        shelf.dict[b"plain"] = pickle.dumps([1, {"a": "b"}], 0)
+        shelf.dict[b"plain"] = pickle.dumps([1, {"a": "b"}], 2)
+        shelf.dict[b"text"] = pickle.dumps([1], 0)
         shelf.dict[b"object"] = pickle.dumps(Point(1, 2), 2)
         shelf.dict[b"damaged"] = pickle.dumps(["x"] * 10)[:-5]
         shelf.dict[b"empty"] = b""
@@ -93,7 +94,7 @@ def test_values_that_cannot_be_moved_are_named(tmp_path: Path) -> None:
     repo = Repository(Memory())
     report = intake.take(repo, "new", intake.shelve_file(file), name="shelve")
     assert report.written == 1
-    assert {key[:9] for key, _ in report.left_out} == {"object", "damaged", "empty", "x" * 9}
+    assert {key[:9] for key, _ in report.left_out} == {"object", "damaged", "empty", "text", "x" * 9}
     assert "protocol 2" in dict(report.left_out)["object"]
     assert dict(Versioned(repo.store, branch="new")) == {"plain": [1, {"a": "b"}]}
 

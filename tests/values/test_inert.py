@@ -10,10 +10,8 @@ import os
 import pathlib
 import pickle
 import re
-import sys
 import types
 import uuid
-import warnings
 import zoneinfo
 from typing import Any, NamedTuple
 
@@ -31,7 +29,7 @@ from vstate.values.plain import plain
 from vstate.values.preview import preview
 from vstate.values.tables import table_of
 
-PROTOCOLS = range(6)
+PROTOCOLS = range(3, 6)
 
 
 class Plan:
@@ -134,7 +132,7 @@ def test_buffers_are_taken_in_order() -> None:
 # --- objects
 
 
-@pytest.mark.parametrize("protocol", range(2, 6))
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_an_instance_has_its_fields(protocol: int) -> None:
     """Class name, attributes, arguments, items and entries of instances of importable classes."""
     found = _read([Plan("x"), Slotted(1), Pair(1, 2), Items([1, 2]), Table(a=1)], protocol)
@@ -150,17 +148,6 @@ def test_an_instance_has_its_fields(protocol: int) -> None:
     assert found[3].items == [1, 2]
     assert found[4].entries == {"a": 1}
     assert _read(Keyword(size=3)).kwargs == {"size": 3}
-
-
-@pytest.mark.parametrize("protocol", [0, 1])
-def test_instances_in_the_first_protocols(protocol: int) -> None:
-    """copyreg._reconstructor means the class that it names."""
-    found = _read([Plan("x"), Items([1]), Table(a=1)], protocol)
-    assert [repr(one) for one in found] == [
-        f"{_here}.Plan(goal='x')",
-        f"{_here}.Items([1])",
-        f"{_here}.Table({{'a': 1}})",
-    ]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -246,17 +233,28 @@ def test_keys_that_are_instances() -> None:
     assert any(isinstance(key, Instance) for key in found)
 
 
-def test_setters_copyreg_and_persistent_ids() -> None:
-    """Rare opcodes: extensions, persistent ids, INST and OBJ."""
-    assert repr(read(b"\x80\x02\x82\x07.")) == "<copyreg.extension_7>"
-    odd = b"cdatetime\ndatetime\n(C\x0a\x07\xea\x01\x63\0\0\0\0\0\0tR."  # the 99th of January
-    assert isinstance(read(odd), Instance)
-    assert repr(read(b"\x80\x02K\x05Q.")) == "<pickle.persistent_load(5)>"
-    assert repr(read(b"Pname\n.")) == "<pickle.persistent_load('name')>"
-    assert repr(read(b"(I1\niapp\nOld\n.")) == "<app.Old(1)>"
-    assert repr(read(b"(capp\nOld\nI1\no.")) == "<app.Old(1)>"
-    assert read(b"S'a\\x41\\n\\101\\\\'\n.") == "aA\nA\\"
-    assert read(b"U\x02\xff\xfe.") == b"\xff\xfe"
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"\x80\x02\x82\x07.", b"\x80\x02K\x05Q.", b"Pname\n.", b"(I1\niapp\nOld\n.", b"(capp\nOld\nK\1o."),
+        *(
+            b"S'a'\n.",
+            b"U\x01a.",
+            b"Va\n.",
+            b"I1\n.",
+            b"L1L\n.",
+            b"F1\n.",
+            b"]p0\n.",
+            b"(l.",
+            b"(d.",
+            b"N2\x86.",
+        ),
+    ],
+)
+def test_opcodes_of_the_first_protocols_are_refused(data: bytes) -> None:
+    """Nothing that vstate stores has them: names without a module, texts of Python 2, numbers as text."""
+    with pytest.raises(InertError, match="is not an opcode"):
+        read(data)
 
 
 # --- nothing runs
@@ -271,17 +269,6 @@ def test_times_that_do_not_exist_are_shown_as_calls(name: str, raw: str) -> None
     data = bytes.fromhex(raw)
     found = read(b"cdatetime\n" + name.encode() + b"\nC" + bytes([len(data)]) + data + b"\x85R.")
     assert repr(found) == f"datetime.{name}({data!r})"
-
-
-def test_unknown_escapes_of_an_old_text() -> None:
-    """They stay; a program for which warnings are errors gets the error of a malformed pickle."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert read(b"S'a\\q\\x41'\n.") == "a\\qA"
-        assert read(b"S'\\777'\n.") == b"\xff"
-        warnings.simplefilter("error")
-        with pytest.raises(InertError, match="escape"):
-            read(b"S'a\\q'\n.")
 
 
 def test_a_forged_pickle_changes_no_other_value() -> None:
@@ -337,10 +324,8 @@ _MALFORMED = {
     "no mark": b"t.",
     "takes below the mark": b"N(\x85.",
     "memo": b"h\x05.",
-    "memo in two ways": b"\x80\x04K\1q\5K\2\x94h\1\x86.",
+    "memo out of order": b"\x80\x04K\1q\5K\2\x94h\1\x86.",
     "text that is no UTF-8": b"\x8c\x01\xff.",
-    "malformed escape": b"V\\u12\n.",
-    "no quotes": b"Sabc\n.",
     "unhashable key": b"}]Ns.",
     "unhashable member": b"\x8f(]\x90.",
     "unhashable in a tuple": b"}]\x85Ns.",
@@ -350,14 +335,7 @@ _MALFORMED = {
     "calls a number": b"K\x01)R.",
     "arguments that are no tuple": b"cos\nsystem\nNR.",
     "attributes of a number": b"K\x01}K\x01K\x01sb.",
-    "int": b"Ix\n.",
-    "float": b"Fx\n.",
-    "long": b"L12x\n.",
-    "many digits": b"I" + b"9" * 5000 + b"\n.",
-    "many digits of a memo": b"g" + b"9" * 5000 + b"\n.",
-    "extension 0": b"\x82\0.",
     "global of numbers": b"K\x01K\x02\x93.",
-    "negative memo index": b"Np-1\n.",
     "no buffer": b"\x97.",
     "buffer of None": b"N\x98.",
     "long name": b"c" + b"a" * 5000 + b"\nb\n.",
@@ -373,18 +351,6 @@ def test_malformed_input_is_an_inert_error(name: str) -> None:
     assert caught.value.offset is not None
 
 
-def test_digits_are_limited_in_each_program() -> None:
-    """Also in one that has switched off Python's own limit."""
-    before = sys.get_int_max_str_digits()
-    sys.set_int_max_str_digits(0)
-    try:
-        for name in ("many digits", "many digits of a memo"):
-            with pytest.raises(InertError, match="too many digits"):
-                read(_MALFORMED[name])
-    finally:
-        sys.set_int_max_str_digits(before)
-
-
 def test_python_handles_only_opcodes_of_plain_data() -> None:
     """No handler of Python's unpickler that finds, makes or fills an object is in use."""
     for machine in (Machine, recipes._Reader):
@@ -393,8 +359,7 @@ def test_python_handles_only_opcodes_of_plain_data() -> None:
         acting |= {f"load_{name}" for name in ("setitem", "setitems", "additems", "dict", "frozenset", "pop")}
         assert inherited
         assert inherited.isdisjoint(acting)
-        for name in ("find_class", "get_extension", "persistent_load", "_instantiate", "_decode_string"):
-            assert getattr(machine, name).__module__.startswith("vstate.values")
+        assert machine.find_class.__module__.startswith("vstate.values")
 
 
 def test_limits_are_those_given() -> None:

@@ -7,7 +7,6 @@ calls a name of the data. Reading any data ends within `Limits`, with a value or
 
 from __future__ import annotations
 
-import codecs
 import io
 import pickle
 import struct
@@ -30,30 +29,21 @@ _FREE: Final = 10  # bytes of an argument, for each opcode of a batch
 _LIST_BYTES: Final = 72
 _DICT_BYTES: Final = 80
 _SET_BYTES: Final = 232
-_ENTRY_BYTES: Final = 100  # of a memo, with the slack for growth
 _SHARED_BYTES: Final = 160  # of an id in two sets
-_MOST_DIGITS: Final = 4300  # Python's own limit; parsing takes quadratic time
-
-codecs.lookup("raw-unicode-escape")  # the first lookup imports a module, and no read may do that
 
 _INHERITED: Final = (
-    b"N\x88\x89IJKLM\x8a\x8bFGSTUVBC\x8e"  # None, bools, numbers, texts and bytes
-    b"]}\x8f)lt\x85\x87"  # empty containers, lists and tuples
-    b"(1ghjpqr\x97\x80"  # marks, the memo, buffers, the protocol
-    b"c\x93\x82\x83\x84ioPQ"  # names and calls, by methods that are replaced
+    b"N\x88\x89JKM\x8a\x8bGBC\x8e"  # None, bools, numbers and bytes
+    b"]}\x8f)t\x85\x87"  # empty containers and tuples
+    b"(1hjqr\x94\x97\x80"  # marks, the memo, buffers, the protocol
+    b"c\x93"  # names, by a method that is replaced
 )
-"""The opcodes that Python's unpickler handles."""
-
-_NUMBERS: Final = b"FILgp"
-"""Those with a number as text."""
+"""The opcodes that Python's unpickler handles. Those that only protocols 0 to 2 need are refused."""
 
 _COSTS: Final = {
     "MARK": 180,
     "EMPTY_LIST": _LIST_BYTES,
     "EMPTY_DICT": _DICT_BYTES,
     "EMPTY_SET": _SET_BYTES,
-    "LIST": _LIST_BYTES,
-    "DICT": _DICT_BYTES,
     "TUPLE": _LIST_BYTES,
     "TUPLE1": _LIST_BYTES,
     "TUPLE2": _LIST_BYTES,
@@ -69,7 +59,7 @@ _COSTS: Final = {
 def read(
     data: bytes, buffers: Sequence[bytes | bytearray | memoryview] = (), *, limits: Limits | None = None
 ) -> object:
-    """The value in the pickle `data`, of protocols 0 to 5. Nothing in it runs.
+    """The value in the pickle `data`, of protocols 3 to 5. Nothing in it runs.
 
     None, bool, numbers, str, bytes, bytearray, list, tuple, dict, set, frozenset and the values of datetime
     are themselves; shared and cyclic references are kept. Anything else is an `Instance` or a `Global`.
@@ -90,22 +80,16 @@ class _Memo(list[object]):
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self.scattered: dict[str, object] = {}
-        """Entries out of order. By text: a forger cannot choose the hash of a text."""
 
     def __getitem__(self, index: Any) -> object:  # type: ignore[override]  # no slices
-        value = list.__getitem__(self, index) if 0 <= index < len(self) else self.scattered[str(index)]
+        value = super().__getitem__(index)
         self._machine.share(value)
         return value
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if index == len(self):
-            self.append(value)
-        elif index < len(self):
-            list.__setitem__(self, index, value)
-        else:
-            self._machine.budget.take_bytes(_ENTRY_BYTES)
-            self.scattered[str(index)] = value
+        if index != len(self):
+            raise InertError("it does not number its objects in order")
+        self.append(value)
 
 
 class Machine(_Unpickler):  # type: ignore[misc]
@@ -149,7 +133,7 @@ class Machine(_Unpickler):  # type: ignore[misc]
             reason = "it ends too early, or takes more from the stack than there is"
         except (MemoryError, RecursionError):
             reason = "it needs more memory than there is"
-        except (pickle.UnpicklingError, ValueError, KeyError, Warning) as error:  # of an unknown escape
+        except (pickle.UnpicklingError, ValueError, KeyError) as error:
             reason = printable(str(error))
         # Raised outside the handlers: as the context, the first error would keep all values in memory.
         raise InertError(reason, offset=self.at)
@@ -175,12 +159,9 @@ class Machine(_Unpickler):  # type: ignore[misc]
     # --- the data
 
     def _line(self) -> bytes:
-        is_number = self.data[self.at - 1] in _NUMBERS
         line = self.file.readline()
         if not line.endswith(b"\n"):
             raise InertError("a line does not end")
-        if is_number and len(line) > _MOST_DIGITS:
-            raise InertError("a number has too many digits")
         self.budget.take_bytes(4 * len(line))
         return line
 
@@ -190,11 +171,6 @@ class Machine(_Unpickler):  # type: ignore[misc]
         if length > len(self.data) - self.at:
             raise InertError(f"{counted(length, 'byte')} should follow, but it ends before")
         return length
-
-    def load_memoize(self) -> None:
-        if self.memo.scattered:
-            raise InertError("it numbers its objects in two ways")
-        self.memo.append(self.stack[-1])
 
     def load_frame(self) -> None:
         self.length(8)
@@ -214,10 +190,6 @@ class Machine(_Unpickler):  # type: ignore[misc]
 
     def load_binunicode8(self) -> None:
         self._text(self.length(8))
-
-    def _decode_string(self, raw: bytes) -> str | bytes:
-        """A str of Python 2, which held text or bytes: text if it is ASCII."""
-        return raw.decode("ascii") if raw.isascii() else raw
 
     def load_bytearray8(self) -> None:
         made = bytearray(self.length(8))
@@ -289,15 +261,6 @@ class Machine(_Unpickler):  # type: ignore[misc]
             if len(path) > self.limits.depth + 1:
                 raise InertError(f"its containers are nested more than {self.limits.depth} deep")
 
-    def load_dup(self) -> None:
-        self.share(self.stack[-1])
-        self.append(self.stack[-1])
-
-    def load_dict(self) -> None:
-        flat = self.pop_mark()
-        self.append({})
-        self.set_items(self.stack[-1], flat)
-
     def load_tuple2(self) -> None:
         second, first = self.stack.pop(), self.stack.pop()
         if type(first) is str and first in KINDS and type(second) is bytes and self.shows_serialized:
@@ -341,19 +304,6 @@ class Machine(_Unpickler):  # type: ignore[misc]
     def find_class(self, module: str, name: str) -> object:
         """The stand-in for a class or function."""
         return shapes.make_global(module, name, self.budget)
-
-    def get_extension(self, code: int) -> None:
-        """Push the stand-in for a class with a short code."""
-        if code <= 0:
-            raise InertError(f"{code} is not an extension code")
-        self.append(self.find_class("copyreg", f"extension_{code}"))
-
-    def persistent_load(self, id: object) -> object:
-        """The stand-in for an object that is stored elsewhere."""
-        return shapes.call(self.find_class("pickle", "persistent_load"), (id,), self.budget)
-
-    def _instantiate(self, function: object, args: list[object]) -> None:
-        self.append(shapes.call(function, tuple(args), self.budget))
 
     def load_pop(self) -> None:
         if not self.stack:

@@ -178,12 +178,6 @@ class _Reader(Machine):
             raise InertError("something else is in the place of a buffer")
         self.stack[-1] = pickle.PickleBuffer(bytes(buffer))
 
-    def get_extension(self, code: int) -> None:
-        """Refused."""
-        raise InertError("it was written by an old protocol")
-
-    persistent_load = _instantiate = get_extension  # type: ignore[assignment]  # none returns
-
     def recipe(self, value: object) -> Recipe:
         if not isinstance(value, Recipe):
             raise InertError(f"it changes a {type(value).__name__}, which is no object")

@@ -21,9 +21,6 @@ Shape = Callable[[str, tuple[object, ...], Budget], object]
 _LONGEST_NAME: Final = 1000
 _RECORD_BYTES: Final = 300
 _SET_BYTES: Final = 200
-# Protocols 0 to 2 use the names of Python 2.
-_OLD_MODULES: Final = {"__builtin__": "builtins", "copy_reg": "copyreg", "exceptions": "builtins"}
-_OLD_BUILTINS: Final = {"long": "int", "unicode": "str", "xrange": "range"}
 # Pickles make these by a call of the class. They are data, so they are shown without angle brackets.
 _DATA: Final = frozenset(
     {
@@ -69,9 +66,6 @@ def make_global(module: str, name: str, budget: Budget) -> Global:
     """The global `name` of `module`."""
     if len(module) + len(name) > _LONGEST_NAME:
         raise InertError("it has a name that is too long")
-    if module in _OLD_MODULES:
-        module = _OLD_MODULES[module]
-        name = _OLD_BUILTINS.get(name, name)
     budget.take_bytes(_RECORD_BYTES + 4 * (len(module) + len(name)))
     full = f"{module}.{name}" if module else name
     budget.names.setdefault(full, b"")
@@ -194,22 +188,6 @@ def _copied(called: str, args: tuple[object, ...], budget: Budget) -> object:
         case (bytes() | bytearray() | memoryview() as data,):
             budget.take_bytes(memoryview(data).nbytes)
             return kind(data)
-        case (str(), str()):
-            encoded = _encoded(called, args, budget)
-            return kind(encoded) if isinstance(encoded, bytes) else None
-    return None
-
-
-@_shape("_codecs.encode")
-def _encoded(called: str, args: tuple[object, ...], budget: Budget) -> object:
-    # Protocols 0 to 2 have no bytes, and write them as encoded text.
-    match args:
-        case (str(text), "latin1" | "latin-1"):
-            budget.take_bytes(2 * len(text))
-            try:
-                return text.encode("latin-1")
-            except UnicodeEncodeError:
-                return None
     return None
 
 
@@ -227,23 +205,11 @@ def _collected(called: str, args: tuple[object, ...], budget: Budget) -> object:
     return made if called == "builtins.set" else frozenset(made)
 
 
-@_shape("builtins.getattr", "copyreg._reconstructor", "copyreg.__newobj__", "copyreg.__newobj_ex__")
-def _object(called: str, args: tuple[object, ...], budget: Budget) -> object:
-    match called, args:
-        case "builtins.getattr", (Global(name=name), str(attribute)):
+@_shape("builtins.getattr")
+def _attribute(called: str, args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (Global(name=name), str(attribute)):
             return make_global(name, attribute, budget)
-        # In protocols 0 and 1: the class, its builtin base class, and the value of the base class.
-        case "copyreg._reconstructor", (Global(name=name), Global(), list(items)):
-            return Instance(name, items=items)
-        case "copyreg._reconstructor", (Global(name=name), Global(), dict(entries)):
-            return Instance(name, entries=entries)
-        case "copyreg._reconstructor", (Global(name=name), Global(), value):
-            return Instance(name, args=() if value is None else (value,))
-        case "copyreg.__newobj__", (cls, *rest):
-            budget.take_bytes(8 * len(args))
-            return new(cls, tuple(rest), None, budget)
-        case "copyreg.__newobj_ex__", (Global() as cls, tuple() as positional, dict() as named):
-            return new(cls, positional, named, budget)
     return None
 
 
