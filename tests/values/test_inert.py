@@ -63,6 +63,21 @@ class Table(dict):  # type: ignore[type-arg]
     pass
 
 
+class Reduced(Plan):
+    def __reduce__(self) -> Any:
+        return super().__reduce__()
+
+
+class ReducedItems(Items):
+    def __reduce__(self) -> Any:
+        return super().__reduce__()
+
+
+class ReducedTable(Table):
+    def __reduce__(self) -> Any:
+        return super().__reduce__()
+
+
 class Keyword:
     def __new__(cls, *, size: int) -> "Keyword":
         return super().__new__(cls)
@@ -148,6 +163,10 @@ def test_an_instance_has_its_fields(protocol: int) -> None:
     assert found[3].items == [1, 2]
     assert found[4].entries == {"a": 1}
     assert _read(Keyword(size=3)).kwargs == {"size": 3}
+    reduced = _read([Reduced("x"), ReducedItems([1]), ReducedTable(a=1)], protocol)
+    assert repr(reduced) == (
+        f"[{_here}.Reduced(goal='x'), {_here}.ReducedItems([1]), {_here}.ReducedTable({{'a': 1}})]"
+    )
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -205,11 +205,18 @@ def _collected(called: str, args: tuple[object, ...], budget: Budget) -> object:
     return made if called == "builtins.set" else frozenset(made)
 
 
-@_shape("builtins.getattr")
-def _attribute(called: str, args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (Global(name=name), str(attribute)):
+@_shape("builtins.getattr", "copyreg._reconstructor")
+def _object(called: str, args: tuple[object, ...], budget: Budget) -> object:
+    match called, args:
+        case "builtins.getattr", (Global(name=name), str(attribute)):
             return make_global(name, attribute, budget)
+        # `super().__reduce__()` gives it: the class, its builtin base class, and the value of the base class.
+        case "copyreg._reconstructor", (Global(name=name), Global(), list(items)):
+            return Instance(name, items=items)
+        case "copyreg._reconstructor", (Global(name=name), Global(), dict(entries)):
+            return Instance(name, entries=entries)
+        case "copyreg._reconstructor", (Global(name=name), Global(), value):
+            return Instance(name, args=() if value is None else (value,))
     return None
 
 
