@@ -143,6 +143,9 @@ class TreeMachine(RuleBasedStateMachine):
     @rule(key=keys)
     def look_up(self, key: str) -> None:
         assert tree.lookup(self.nodes, self.root, key) == self.model.get(key)
+        wanted = {key, *POOL[::5]}
+        found = {name: self.model[name] for name in wanted & self.model.keys()}
+        assert tree.lookup_many(self.nodes.many, self.root, wanted) == found
 
     @rule(prefix=keys | st.sampled_from(["k", "k1", "z", "\U0010ffff"]), start=keys)
     def scan(self, prefix: str, start: str) -> None:
