@@ -499,7 +499,7 @@ REFUSED: list[tuple[bytes, str]] = [
     *((b"\x80\x05" + before + b"K\x01Q.", "persistent id") for before in (b"", named("uuid", "UUID") + b"0")),
     (b"\x80\x05Pname\n.", "persistent id"),
     # Malformed.
-    *((data, "") for data in (b"", b"garbage", b"\x80\x05", b"\x80\x05]", b"(" * 50 + b".", b"\x80\x05b.")),
+    *((data, ".") for data in (b"", b"garbage", b"\x80\x05", b"\x80\x05]", b"(" * 50 + b".", b"\x80\x05b.")),
     # An error of an allowed class, with the name.
     (pickled(named("guestapp.models", "Plan"), b")R"), r"guestapp\.models\.Plan.*TypeError"),
 ]
