@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from enum import StrEnum
 from typing import Any
 
 import pytest
@@ -62,7 +64,14 @@ def test_a_change_of_another_process_is_noticed() -> None:
     assert first.load(present(commit)) == {"x": 1}
 
 
-def test_a_value_that_is_no_plain_data_is_refused() -> None:
+class Text(StrEnum):
+    SHORT = "short"
+
+
+def test_a_subclass_becomes_plain_and_other_objects_are_refused() -> None:
     """The error names the field."""
+    fields = Fields(Repository(Memory()), "state")
+    packed = fields.pack({"x": [Text.SHORT], "y": Counter("a"), "z": {"k": Text.SHORT}})
+    assert packed.data == fields.pack({"x": ["short"], "y": {"a": 1}, "z": {"k": "short"}}).data
     with pytest.raises(InvalidInput, match="field 'odd' of the state"):
-        Fields(Repository(Memory()), "state").pack({"x": 1, "odd": [object()]})
+        fields.pack({"x": 1, "odd": [object()]})

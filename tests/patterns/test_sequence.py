@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from present import present
 
 from vstate import Live, Versioned, aio
-from vstate.errors import InvalidInput, KeyNotFound, MergeConflict, UncommittedChanges
+from vstate.errors import InvalidInput, KeyNotFound, MergeConflict
 from vstate.kv import Memory
 from vstate.patterns import EventStream, Sequence, scope
 
@@ -158,48 +158,6 @@ def test_two_branches_that_appended_merge() -> None:
     one.commit()
     with pytest.raises(MergeConflict, match="log/000000000000"):
         other.commit()
-
-
-def test_the_end_is_found_again_after_any_change() -> None:
-    """After a discard, rollback, reset, failed transaction, or others' commits, the next number is right."""
-    state = Versioned(branch="main")
-    sequence: Sequence[str] = Sequence(state, "log")
-
-    def next_number() -> int:
-        number = int(sequence.append("?")[4:16])
-        del sequence[-1]
-        return number
-
-    sequence.extend(["a", "b", "c"])
-    state.commit()
-    sequence.append("d")
-    state.discard()
-    assert next_number() == 3
-    state.discard()
-    sequence.append("d")
-    state.commit()
-    state.rollback(steps=1)
-    assert next_number() == 3
-    state.discard()
-    with pytest.raises(ZeroDivisionError), state.transaction():
-        sequence.extend(["x", "y"])
-        raise ZeroDivisionError
-    assert next_number() == 3
-    state.discard()
-    # Another handle leaves a gap after the last item that this handle knows.
-    sequence.append("d")
-    state.commit()
-    other = Versioned(state.store, branch="main")
-    theirs: Sequence[str] = Sequence(other, "log")
-    theirs.extend(["e", "f", "g"])
-    del theirs[4:6]
-    other.commit()
-    state.refresh()
-    assert next_number() == 7
-    state.discard()
-    sequence.append("h")
-    with pytest.raises(UncommittedChanges):
-        state.apply(lambda inner: None)
 
 
 @pytest.mark.slow
