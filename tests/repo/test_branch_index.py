@@ -139,17 +139,6 @@ def test_writers_of_one_branch_leave_the_rows_of_the_last_one(tmp_path: Path) ->
     check(Disk(tmp_path))
 
 
-def missing(store: KVStore) -> None:
-    for key in list(store.keys("r/newest/")):
-        store.delete(key)
-
-
-def forged(store: KVStore) -> None:
-    store.set("r/newest/0000000000/a", bytes(8))
-    store.set("r/with/00000000/nobody", b"")
-    store.set("r/newest/x", b"")
-
-
 def stale(store: KVStore) -> None:
     before = {key: row for key, row in store.items("r/") if key.startswith(("r/newest/", "r/with/"))}
     repo = Repository(store)
@@ -158,13 +147,20 @@ def stale(store: KVStore) -> None:
     store.set_many(before)
 
 
-def wrong_value(store: KVStore) -> None:
-    for key in list(store.keys("r/newest/")):
-        store.set(key, bytes(8))
+def forged(store: KVStore) -> None:
+    store.set_many({"r/newest/0000000000/a": bytes(8), "r/with/00000000/nobody": b"", "r/newest/x": b""})
 
 
-@pytest.mark.parametrize("harm", [missing, forged, stale, wrong_value])
-def test_fsck_finds_and_mends_wrong_rows(harm: Callable[[KVStore], None], agent_store: AgentStore) -> None:
+HARMS: dict[str, Callable[[KVStore], object]] = {
+    "missing": lambda store: store.delete_many(list(store.keys("r/newest/"))),
+    "forged": forged,
+    "stale": stale,
+    "wrong values": lambda store: store.set_many(dict.fromkeys(store.keys("r/newest/"), bytes(8))),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_fsck_finds_and_mends_wrong_rows(harm: str, agent_store: AgentStore) -> None:
     """It names the branch, whose values are not harmed, and writes its rows anew."""
     store = agent_store()
     repo = Repository(store)
@@ -172,7 +168,7 @@ def test_fsck_finds_and_mends_wrong_rows(harm: Callable[[KVStore], None], agent_
         for name in "abc":
             repo.commit_many([BranchChanges(name, labels={"user": "ann"}, room=name == "c")])
         time.pass_(60)
-        harm(store)
+        HARMS[harm](store)
     assert {name for name, _ in repo.newest_branches()} <= set("abc")
     found = repo.fsck()
     assert not found.ok

@@ -138,7 +138,9 @@ def test_a_connection_string_names_no_directory(tmp_path: Path, monkeypatch: pyt
     assert not list(tmp_path.iterdir())
 
 
-def test_variables_are_expanded_when_the_store_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_are_expanded_when_the_store_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A value before the host is percent-encoded; a variable that is not set is named."""
     monkeypatch.setenv("SECRET", "a/b@c d")
     monkeypatch.setenv("PLACE", "/my store")
@@ -147,17 +149,12 @@ def test_variables_are_expanded_when_the_store_is_opened(monkeypatch: pytest.Mon
     assert expanded("${PLACE}") == "/my store"
     with pytest.raises(InvalidInput, match="the variable NOT_THERE, which is not set"):
         expanded("redis://:${NOT_THERE}@host")
-
-
-def test_a_variable_may_stand_for_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variable is read at each use."""
-    store = Memory()
-    state = chain(store, 1)
+    state = chain(Memory(), 1)
     state.repo.remotes.add("origin", "${PLACE}/store")
     monkeypatch.setenv("PLACE", str(tmp_path))
     state.push(create=True)
     with Disk(tmp_path / "store", create=False) as disk:
-        assert refs_of(disk)["heads/main"] == refs_of(store)["remotes/origin/main"]
+        assert refs_of(disk)["heads/main"] == refs_of(state.store)["remotes/origin/main"]
     monkeypatch.setenv("PLACE", str(tmp_path / "elsewhere"))
     with pytest.raises(NotFound):
         state.pull()
