@@ -206,36 +206,26 @@ def fetch(
 ) -> SyncReport:
     """As `Repository.fetch` promises."""
     began = time.monotonic()
-    with _connected(repo, place) as (other, name):
-        return _fetched(repo, other, branches, remote or name, tags, progress, began)
-
-
-def _fetched(
-    repo: Core,
-    other: Core,
-    branches: str | Iterable[str] | None,
-    remote: str | None,
-    tags: bool,
-    progress: TransferProgress | None,
-    began: float,
-) -> SyncReport:
     names = None if branches is None else _names(branches)
 
-    def wanted() -> list[Wanted]:
-        found = []
-        for name, oid in _heads(other, names).items():
-            if remote is not None:
-                found.append(Wanted(tracking_ref(remote, name), oid, "force", branch=HEADS + name))
-            else:
-                found.append(Wanted(HEADS + name, oid, moves=False, branch=HEADS + name))
-        if tags:
-            found += [Wanted(TAGS + n, oid, "leave") for n, oid in checked_refs(other, TAGS).items()]
-        return found
+    with _connected(repo, place) as (other, name):
+        remote = remote or name
 
-    action = "fetch" if remote is None else f"fetch: from {remote}"
-    work = Sync(other, repo, near=repo, action=action, progress=progress)
-    work.run(wanted)
-    return work.report(began)
+        def wanted() -> list[Wanted]:
+            found = []
+            for name, oid in _heads(other, names).items():
+                if remote is not None:
+                    found.append(Wanted(tracking_ref(remote, name), oid, "force", branch=HEADS + name))
+                else:
+                    found.append(Wanted(HEADS + name, oid, moves=False, branch=HEADS + name))
+            if tags:
+                found += [Wanted(TAGS + n, oid, "leave") for n, oid in checked_refs(other, TAGS).items()]
+            return found
+
+        action = "fetch" if remote is None else f"fetch: from {remote}"
+        work = Sync(other, repo, near=repo, action=action, progress=progress)
+        work.run(wanted)
+        return work.report(began)
 
 
 def pull(
@@ -252,10 +242,9 @@ def pull(
     The reports of the fetch and of the merge. Raises the errors of `fetch` and `merge`, UntrustedCommit, and
     Diverged if a merge would bring back history that the other store has dropped.
     """
-    began = time.monotonic()
     with _connected(repo, place) as (other, name):
         remote = remote or name
-        report = _fetched(repo, other, branch, remote, False, progress, began)
+        report = fetch(repo, other, branch, remote=remote, tags=False, progress=progress)
         oid = ObjectId.parse(str(report.refs[0].new))
         repo.require_trusted(repo.objects.commit(oid))
         if repo.refs.read(HEADS + branch) is None:
