@@ -14,6 +14,7 @@ import pytest
 from agent_stores import AgentStore
 from bundle_files import save
 from clock import standing_still
+from counting import Counting
 from histories import Tangle
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +22,6 @@ from hypothesis import strategies as st
 from vstate import BranchChanges, Disk, KVStore, Memory, Versioned
 from vstate.errors import AlreadyExists, NotFound, StoreUnavailable
 from vstate.kv.base import is_object
-from vstate.kv.wrapper import StoreWrapper
 from vstate.repo.repository import Repository
 from vstate.repo.search.selection import select
 from vstate.testing import Faulty
@@ -236,13 +236,13 @@ def test_the_first_page_of_a_log_reads_no_other(tmp_path: Path) -> None:
         for n in range(150):
             time.pass_(2)
             writer.commit_many([BranchChanges(f"b{n}", set={"n": n}, room=n % 2 == 0)])
-    store = Noting(Disk(tmp_path))
+    store = Counting(Disk(tmp_path))
     repo = Repository(store)
     found = [commit for commit, _ in islice(select(repo, [], all_refs=True).walk(), 10)]
     assert [state["n"] for state in map(Versioned(Disk(tmp_path)).checkout, found)] == list(
         range(149, 139, -1)
     )
-    assert len({name[-64:] for name in store.names if is_object(name)}) < 40
+    assert len({name[-64:] for name in store.rows if is_object(name)}) < 40
 
 
 def test_pages_of_names_follow_one_another(agent_store: AgentStore) -> None:
@@ -258,23 +258,6 @@ def test_pages_of_names_follow_one_another(agent_store: AgentStore) -> None:
             found += page
             page = repo.branch_names("t/", after=page[-1], limit=2, reverse=reverse)
         assert found == sorted(names, reverse=reverse)
-
-
-class Noting(StoreWrapper):
-    """Notes the keys that are read."""
-
-    def __init__(self, store: KVStore) -> None:
-        super().__init__(store)
-        self.names: list[str] = []
-
-    def get(self, key: str) -> bytes | None:
-        self.names.append(key)
-        return super().get(key)
-
-    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        names = list(keys)
-        self.names += names
-        return super().get_many(names)
 
 
 def test_a_move_that_failed_is_not_noted() -> None:
