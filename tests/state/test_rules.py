@@ -274,6 +274,16 @@ def test_switch_create_refuses_a_branch_that_is_there() -> None:
             state.switch(f"there{state.branch}", create=True)
 
 
+def test_switch_create_before_the_first_commit() -> None:
+    """As in git, HEAD goes to the new branch of an empty store, and the first commit makes the branch."""
+    store = Memory()
+    state = Versioned(store)
+    state["k"] = 1
+    state.switch("x", create=True)
+    state.commit()
+    assert (Versioned(store).branch, list(state.branches())) == ("x", ["x"])
+
+
 def test_snapshots_are_read_only() -> None:
     """Any write to a snapshot raises ReadOnly, and editing its values changes nothing stored."""
     state = Versioned()

@@ -736,7 +736,8 @@ class Versioned(State):
                 handle.at = handle.at.moved(pending=None)
 
         if handle.follows_head:
-            moving(handle, lambda: repo.take_head(name, "switch"), look=look)
+            born = target is not None
+            moving(handle, lambda: repo.take_head(name, "switch", existing=born), look=look)
         arrive(handle, target, moved, branch=name)
         handle.created = None
         return target
