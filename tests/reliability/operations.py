@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cache
 from io import BytesIO
 from typing import Any
@@ -247,6 +248,12 @@ def make_garbage(state: Versioned) -> None:
     state.delete_branch("junk")
 
 
+def make_an_idle_branch(state: Versioned) -> None:
+    make_garbage(state)
+    state.create_branch("idle", "v0")
+    state.repo.keep("idle", idle=timedelta(microseconds=1))
+
+
 OPERATIONS: dict[str, Operation] = {
     "commit": Operation(commit),
     "first commit": Operation(first_commit),
@@ -288,6 +295,7 @@ OPERATIONS: dict[str, Operation] = {
     "pull": Operation(lambda state: state.pull(elsewhere(state)), prepare=go_on_elsewhere),
     "gc": Operation(gc, steps=0, prepare=make_garbage, keeps=False, cleans=True),
     "gc with grace": Operation(gc_that_keeps_garbage, steps=0, prepare=make_garbage, keeps=False),
+    "gc of an idle branch": Operation(gc, prepare=make_an_idle_branch, keeps=False, cleans=True),
     "thinning gc": Operation(thinning_gc, prepare=make_gap, keeps=False, cleans=True),
     "shallow gc": Operation(shallow_gc, prepare=make_garbage, keeps=False, cleans=True),
 }

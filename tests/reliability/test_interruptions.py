@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from itertools import count
 
 import pytest
-from crashing import Crash, Crashing, subsets
+from crashing import READING, Crash, Crashing, subsets
 from operations import OPERATIONS, Picture, picture, prepared
+from soak import sized
 from soundness import check_sound
 
 from vstate import Memory, Versioned
@@ -21,11 +22,6 @@ STORES = pytest.mark.parametrize("atomic", [True, False], ids=["transactions", "
 NAMES = pytest.mark.parametrize("name", OPERATIONS)
 THAT_WRITE = pytest.mark.parametrize("name", [name for name in OPERATIONS if OPERATIONS[name].writes])
 
-READING = frozenset({"get", "get_many", "keys", "items", "__contains__", "present", "check"})
-"""A failure after one of these calls equals a failure before it: the store is the same, and nobody saw the
-answer.
-"""
-
 Record = Callable[[str, object], None]
 
 
@@ -35,9 +31,9 @@ def pictures(name: str) -> list[Picture]:
     seen = [picture(memory)]
 
     class Looking(Crashing):
-        def _call(self, called: str, parts: list, read: bool = False):  # type: ignore[no-untyped-def]
-            result = super()._call(called, parts, read)
-            if not read:
+        def _call(self, called, action, parts=()):  # type: ignore[no-untyped-def]
+            result = super()._call(called, action, parts)
+            if called not in READING:
                 now = picture(memory)
                 if now != seen[-1]:
                     seen.append(now)
@@ -130,7 +126,8 @@ def test_a_failure_at_each_call(name: str, atomic: bool, record_property: Record
     """
     looker = Looker(name, atomic)
     faults = 0
-    for fail_at in count(1):
+    # A repair takes many calls, each with a look at the whole store.
+    for fail_at in count(1, sized(5, 1) if looker.operation.mends else 1):
         called = fail(looker, fail_at, after=False)
         if called is None:
             break
@@ -201,7 +198,7 @@ def deaths(name: str, atomic: bool) -> Iterator[tuple[int, tuple[int, ...]]]:
     opened = len(store.calls)
     OPERATIONS[name].run(state)
     first = True
-    for number, (_, writes) in enumerate(store.calls[opened:], 1):
+    for number, writes in enumerate(store.writes[opened:], 1):
         for done in subsets(writes) if writes else ():
             if done or first:
                 yield number, done

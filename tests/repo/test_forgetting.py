@@ -150,14 +150,15 @@ def test_lines_of_head_that_name_the_branch_go() -> None:
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
     """Let something happen once, when a call has looked around, and has removed nothing yet."""
-    look = forgetting._Forgetting.look
+    begin = forgetting._begin
 
-    def looked(self: forgetting._Forgetting) -> None:
-        look(self)
-        monkeypatch.setattr(forgetting._Forgetting, "look", look)
+    def looked(*given: Any) -> list[str]:
+        lines = begin(*given)
+        monkeypatch.setattr(forgetting, "_begin", begin)
         happens()
+        return lines
 
-    monkeypatch.setattr(forgetting._Forgetting, "look", looked)
+    monkeypatch.setattr(forgetting, "_begin", looked)
 
 
 @pytest.mark.parametrize("ref", ["value", "fork", "tag", "detached head"])
@@ -191,17 +192,15 @@ def test_a_branch_that_begins_anew_in_between_stays(store: KVStore, monkeypatch:
     repo = Repository(store)
     repo.commit("main", set={"a": 1})
     repo.commit("it", set={"k": large(1)})
-    monkeypatch.setattr(forgetting, "MOST_DELETED", 0)
-    remove, done = Sweep.remove, list[int]()
+    remove, done = Sweep._remove, list[int]()
 
-    def between(self: Sweep, marks: Marks, ids: Iterable[ObjectId], noted: Collection[str] = ()) -> None:
+    def between(self: Sweep, marks: Marks, ids: Iterable[ObjectId], noted: Collection[str]) -> None:
         if not done:
             done.append(1)
             Repository(store).commit("it", set={"k": large(1)})
         remove(self, marks, ids, noted)
 
-    monkeypatch.setattr(Sweep, "remove", between)
-    monkeypatch.setattr(forgetting, "batches", lambda rows, _: [list(rows)])
+    monkeypatch.setattr(Sweep, "_remove", between)
     repo.delete_branch("it", forget=True)
     assert done
     assert Versioned(store, branch="it")["k"] == large(1)
@@ -249,13 +248,7 @@ def test_a_branch_that_moves_meanwhile_goes_as_a_whole(monkeypatch: pytest.Monke
     store = Memory()
     state = Versioned(store, branch="busy")
     save(state, "0", n=0)
-    walk = forgetting._Forgetting._read_lines_of_head
-
-    def late(self: forgetting._Forgetting) -> None:
-        save(state, "late", n=large(7))
-        walk(self)
-
-    monkeypatch.setattr(forgetting._Forgetting, "_read_lines_of_head", late)
+    meanwhile(monkeypatch, lambda: save(state, "late", n=large(7)))
     Repository(store).delete_branch("busy", forget=True)
     assert left(store) == set()
 

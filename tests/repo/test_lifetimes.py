@@ -146,42 +146,6 @@ def test_changes_on_a_branch_that_gc_deleted(store: KVStore, time: Time) -> None
     assert state.status().added == ["late"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("atomic", [True, False])
-@pytest.mark.parametrize("after", [True, False])
-def test_gc_that_fails_anywhere(after: bool, atomic: bool) -> None:
-    """After a failure at each store call, the branch is there or gone, and may begin anew."""
-    # A failure after a call is as one before the next.
-    for number in count(1 + after, sized(2, 1)):
-        with standing_still() as time:
-            memory = Memory()
-            committed(Versioned(memory), main=1)
-            committed(session(memory), old=1)
-            time.pass_(61)
-            store = Faulty(memory, atomic=atomic)
-            repo = Repository(store)
-            store.calls.clear()
-            store.fail_at, store.after = number, after
-            failed = True
-            with suppress(StoreUnavailable):
-                repo.gc(grace="0")
-                failed = False
-            store.fail_at = None
-            shown = dict(Versioned(memory, branch="session"))
-            assert shown in ({}, {"old": 1})
-            assert failed or not shown
-            if not shown:
-                committed(Versioned(store, branch="session"), new=1)
-                assert kept(store, after=59, time=time)
-            whole(store)
-            for _ in range(2):
-                Repository(store).gc(keep_reflog="0", grace="0")
-            assert objects_of(store) == needed(store)
-        if number > len(store.calls) and not failed:
-            break
-    assert number >= 3
-
-
 @pytest.mark.parametrize("looked_at", ["keep/", "reflog/heads/session", "r/heads/session"])
 def test_a_commit_that_arrives_as_gc_looks(looked_at: str, time: Time) -> None:
     """gc deletes the branch only where it found it idle."""

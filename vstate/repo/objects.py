@@ -325,11 +325,10 @@ class Objects(_Bodies):
             _trim(self._nodes, NODE_CACHE)
             _trim(self._commits, COMMIT_CACHE)
 
-    def drop(self, ids: Iterable[ObjectId]) -> None:
-        """Keep none of these objects in memory: they are deleted."""
-        for oid in ids:
-            self._nodes.pop(oid, None)
-            self._commits.pop(oid, None)
+    def drop(self) -> None:
+        """Keep no object in memory: some were deleted."""
+        self._nodes.clear()
+        self._commits.clear()
 
     def commit_ids(self, prefix: str) -> Iterator[ObjectId]:
         """The ids of commits that begin with these hex digits."""

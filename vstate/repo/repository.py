@@ -375,10 +375,10 @@ class Repository(Core):
 
         With `forget`, the reflog goes too, and so does every object that no other branch, tag, HEAD or reflog
         leads to. Commits that reach the branch meanwhile go with it. A handle that is still on the branch
-        gets RefMoved from its next commit. All that is in one transaction up to 1,000 objects. An interrupted
-        call leaves the branch as it was, or it leaves garbage, which the next `gc` removes. The call looks at
-        all that other refs of the same room lead to, so it takes as long as the marks of a `gc` of that room:
-        see `docs/architecture.md`.
+        gets RefMoved from its next commit. The branch goes with its reflog in one transaction, which also
+        deletes its room if nothing else is there. Otherwise the garbage of the room goes next, a thousand
+        objects at a time, and the call takes as long as a `gc` of that room. An interrupted call leaves the
+        branch as it was, or it leaves garbage, which the next `gc` removes. See `docs/architecture.md`.
 
         A store without transactions, such as S3, leaves the objects to `gc`. One run finds them, and the
         first run after its `grace`, an hour by default, removes them. Raises CorruptObject, and removes

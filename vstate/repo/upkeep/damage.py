@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from vstate.errors import CorruptObject, CorruptStore
 from vstate.kv.base import KVStore
@@ -20,8 +19,6 @@ from vstate.values.entry import Entry
 
 LISTED = 1000
 """How many damages, and how many losses, a report lists. It counts the others."""
-
-_REMEMBERED = 10_000  # leaves with damage below them
 
 _Place = tuple[str | None, str]
 """A lost key and an empty text, or None and a description of the lost keys."""
@@ -80,7 +77,6 @@ class Loss:
         self._parents = parents
         self._bad = IdSet() if bad is None else bad
         self._whole = IdSet()  # tree nodes and indexes with no damage below them
-        self._lost_keys: dict[bytes, Sequence[str]] = {}  # by leaf
 
     # Commits
 
@@ -160,7 +156,7 @@ class Loss:
             yield None, what
             return
         is_whole = True
-        for place in self._children(node) if node.height else self._values(oid, node):
+        for place in self._children(node) if node.height else self._values(node):
             is_whole = False
             yield place
         if is_whole:
@@ -172,15 +168,10 @@ class Loss:
             end = f" to before {before!r}" if before else " on"
             yield from self._below(child, f"{counted(count, 'key')} from {first!r}{end}")
 
-    def _values(self, oid: bytes, leaf: Node) -> Iterator[_Place]:
-        if oid not in self._lost_keys:
-            if len(self._lost_keys) > _REMEMBERED:
-                self._lost_keys.clear()
-            entries: list[Any] = leaf.items  # bytes, in a leaf
-            items = zip(leaf.keys, entries, strict=True)
-            self._lost_keys[oid] = [key for key, entry in items if self._is_entry_lost(entry)]
-        for key in self._lost_keys[oid]:
-            yield key, ""
+    def _values(self, leaf: Node) -> Iterator[_Place]:
+        for key, entry in zip(leaf.keys, leaf.items, strict=True):
+            if self._is_entry_lost(entry):  # type: ignore[arg-type]  # bytes, in a leaf
+                yield key, ""
 
     def _is_entry_lost(self, entry: bytes) -> bool:
         try:

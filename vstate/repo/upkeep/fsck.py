@@ -288,17 +288,7 @@ def _repair(
 def _find(repo: Core, full: bool, repair: bool, progress: UpkeepProgress) -> Inspection:
     """An inspection beside which `gc` has removed nothing, and, before a repair, no object came back."""
     for _ in range(_ATTEMPTS):
-        sweep = _sweep(repo)
         found = Inspection(repo, full, progress)
-        if found.ok and not found.verifier.skipped:
-            break
-        if _sweep(repo) == sweep and not (repair and found.is_outdated()):
+        if not (found.verifier.skipped or (repair and found.is_outdated())):
             break
     return found
-
-
-def _sweep(repo: Core) -> bytes | None:
-    try:
-        return repo.refs.sweep()
-    except CorruptStore:
-        return None  # the inspection reports it

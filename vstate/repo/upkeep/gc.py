@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ from math import inf
 from types import MappingProxyType
 
 from vstate.errors import CorruptObject, CorruptStore, StoreFull
-from vstate.kv.base import OBJECT_PREFIX, RELEASE_SECONDS, KVStore, batches, split_room
+from vstate.kv.base import OBJECT_PREFIX, RELEASE_SECONDS, KVStore, TransactionalStore, batches, split_room
 from vstate.objects import expiry
 from vstate.objects.commit import LAST_ORDER, microseconds
 from vstate.objects.ids import ObjectId
@@ -29,7 +30,6 @@ from vstate.repo.rules.keeps import Keep, KeepRules, find_rule
 from vstate.repo.sweeps import arrivals, retry_after_sweep, unfinished
 from vstate.repo.upkeep.metadata import object_id
 from vstate.repo.upkeep.reach import Marks, Reach, UpkeepProgress, notes_on_lost
-from vstate.repo.upkeep.room_copy import RoomCopy
 from vstate.repo.upkeep.shortening import Cut
 from vstate.repo.walk import BATCH
 
@@ -142,22 +142,22 @@ def collect(
         repo.store.release(RELEASE_SECONDS if seconds is None else began + seconds - time.monotonic())
     if work.damage is not None:
         raise work.damage
-    garbage = [Garbage(reason, *counts) for reason, counts in work.garbage.items()]
+    counts = work.counts
     return GcReport(
-        live=work.live,
-        removed=work.removed + sum(part.objects for part in garbage),
-        removed_bytes=work.removed_bytes + sum(part.bytes for part in garbage),
-        waiting=work.waiting,
-        reflog_lines=work.lines,
-        shallow=work.ends,
+        live=counts["live"],
+        removed=counts["removed"],
+        removed_bytes=counts["removed_bytes"],
+        waiting=counts["waiting"],
+        reflog_lines=counts["reflog_lines"],
+        shallow=counts["shallow"],
         kept_by=tuple(work.kept_by),
         dry_run=dry_run,
         seconds=time.monotonic() - began,
         expired=tuple(sorted(ref.removeprefix(HEADS) for ref in work.expired)),
         size_before=size_before,
         size_after=None if dry_run else repo.store.size(),
-        garbage=tuple(garbage),
-        rooms=work.rooms,
+        garbage=tuple(Garbage(reason, *found) for reason, found in work.garbage.items()),
+        rooms=counts["rooms"],
         rooms_left=left,
     )
 
@@ -175,7 +175,7 @@ def step(work: Collector, until: float, least: int = 0) -> tuple[int | None, int
     except ValueError:
         begin = done = most = 0
     after = work.collect_from(max(begin, least), until)
-    done += work.rooms
+    done += work.counts["rooms"]
     row = (0, 0, done) if after is None else (after, done, most)
     if not work.dry_run:
         store.set(NEXT, " ".join(map(str, row)).encode())
@@ -190,7 +190,7 @@ class Collector:
     A small room, of at most MOST_DELETED rows, is collected in a copy while nobody else writes, and what
     changed there is one transaction. A quiet one is left alone: it has no garbage. Any other room, and all of
     a store without transactions, is swept in steps. A damaged room stays as it is: `damage` is the first
-    error.
+    error. `counts` has the numbers of a GcReport, by its names.
     """
 
     def __init__(
@@ -204,19 +204,17 @@ class Collector:
     ) -> None:
         self.repo = repo
         self.dry_run = dry_run
-        self._keep_reflog = keep_reflog
+        self._keep_reflog = age = parse_age(keep_reflog)
         self._grace = parse_age(grace)
         self._progress = progress or (lambda step, count: None)
         self._limits = _by_room(repo, limits)
         self._rules = KeepRules(repo.store).read()
-        age = parse_age(keep_reflog)
         # Lines whose places begin with less go. No age asks for a look at everything.
         self._oldest = f"{microseconds(datetime.now(UTC) - age) * 1000:016x}" if age else None
         self._packs = repo.store.keeps_packs and not dry_run
         self._until = inf
         self._loose: list[str] = []
-        self.rooms = self.live = self.removed = self.removed_bytes = 0
-        self.waiting = self.lines = self.ends = 0
+        self.counts = Counter[str]()
         self.kept_by: list[str] = []
         self.expired: list[str] = []
         self.garbage: dict[str, tuple[int, int]] = {}
@@ -231,11 +229,11 @@ class Collector:
         self._until = until
         after = None
         for number, keys in self._rooms_from(begin):
-            if self.rooms and time.monotonic() >= until:
+            if self.counts["rooms"] and time.monotonic() >= until:
                 after = number
                 break
-            self._progress("rooms", self.rooms)
-            self.rooms += 1
+            self._progress("rooms", self.counts["rooms"])
+            self.counts["rooms"] += 1
             try:
                 if not self.collect(number, keys):
                     after = number
@@ -262,21 +260,20 @@ class Collector:
         idle = self._end_idle_branches(number) if self._rules else []
         if number and (idle or keys is None):
             keys = self._keys(number)
-        if keys is not None and len(keys) <= MOST_DELETED:
-            heads = (key.removeprefix(REF + HEADS) for key in keys if key.startswith(REF + HEADS))
-            if not (idle or self._limits_of(number, heads)) and self._is_quiet(keys):
-                self.live += sum(key.startswith(OBJECT_PREFIX) for key in keys)
-                if self._packs:
-                    self._note_loose(number, RoomCopy(self.repo.store, prefix_of(number), keys))
-                return True
-            if self._collect_copy(number, keys, idle):
-                return True
-        return self._sweep_room(number, idle)
+        if keys is None or len(keys) > MOST_DELETED:
+            return self._sweep_room(number, idle)
+        heads = (key.removeprefix(REF + HEADS) for key in keys if key.startswith(REF + HEADS))
+        if not (idle or self._limits_of(number, heads)) and self._is_quiet(keys):
+            self.counts["live"] += sum(key.startswith(OBJECT_PREFIX) for key in keys)
+            if self._packs:
+                self._note_loose(number, RoomCopy(self.repo.store, prefix_of(number), keys))
+            return True
+        return (not self.dry_run and self._collect_copy(number)) or self._sweep_room(number, idle)
 
-    def _lifetimes(self, branches: Collection[str]) -> dict[str, int]:
-        """By ref, after how many microseconds without a move these branches go; of those that do."""
-        ruled = ((HEADS + name, find_rule(self._rules, name).idle) for name in branches)
-        return {ref: age // timedelta(microseconds=1) for ref, age in ruled if age is not None}
+    def _lifetimes(self, branches: Iterable[str]) -> dict[str, timedelta]:
+        """By ref, after how long without a move these branches go; of those that do."""
+        ages = ((name, find_rule(self._rules, name).idle) for name in branches if self._rules)
+        return {HEADS + name: age for name, age in ages if age is not None}
 
     def _limits_of(self, number: int, branches: Iterable[str]) -> Mapping[str, Keep]:
         """What stays of the histories of these branches of a room, of those that are to be cut off."""
@@ -317,47 +314,48 @@ class Collector:
     def _room(self, number: int, copy: KVStore | None = None) -> Core:
         return self.repo if self.repo.rooms is None else self.repo.room(number, copy)
 
-    def _collect_copy(self, number: int, keys: Sequence[str], idle: Collection[str]) -> bool:
+    def _collect_copy(self, number: int) -> bool:
         """Collect a small room; False if it has grown meanwhile, or cannot be changed at once."""
         store, prefix = self.repo.store, prefix_of(number)
-        found: tuple[Core, Plan, Sweep] | None = None
-
-        def swept(keys: Sequence[str]) -> tuple[Core, Plan, Sweep]:
-            room = self._room(number, RoomCopy(store, prefix, keys))
-            sweep = Sweep(room)
-            return room, self._swept(room, number, idle, sweep), sweep
+        found: tuple[RoomCopy, Plan, Sweep] | None = None
 
         def changes() -> Mapping[str, bytes | None]:
             nonlocal found
             found, keys = None, self._keys(number)
             if len(keys) > MOST_DELETED:
                 return {}
-            found = room, plan, _ = swept(keys)
-            assert isinstance(room.store, RoomCopy)
-            rows = room.store.changes if _is_named(room.store) else dict.fromkeys(keys)
-            return {prefix + key: row for key, row in rows.items()} | self._gone(room.store, number, plan)
+            copy = RoomCopy(store, prefix, keys)
+            room = self._room(number, copy)
+            plan, sweep = self._plan(room, number), Sweep(room)
+            sweep.execute(plan, self._grace)
+            found = copy, plan, sweep
+            rows = copy.changes if _is_named(copy) else dict.fromkeys(keys)
+            return {prefix + key: row for key, row in rows.items()} | self._gone(copy, number, plan)
 
-        if self.dry_run:
-            with suppress(CorruptObject):  # somebody may have written since the keys were listed
-                found = swept(keys)
-        elif not store.exclusively(changes):
+        if not store.exclusively(changes) or found is None:
             return False
-        if found is None:
-            return False
-        self._count(*found[1:], idle)
+        copy, plan, sweep = found
+        self._count(plan, sweep.counts)
         if self._packs:
-            self._note_loose(number, found[0].store)
+            self._note_loose(number, copy)
         return True
 
     def _sweep_room(self, number: int, idle: Collection[str]) -> bool:
         """Collect a room in steps; False if there was no time for all of it."""
         room = self._room(number)
+        if self.dry_run:
+            self._foresee(retry_after_sweep(room, lambda: self._plan(room, number, idle)), idle)
+            return True
         sweep = Sweep(room, self._progress)  # each attempt removes something, and the last one the rest
         sweep.until = self._until
-        plan = retry_after_sweep(room, lambda: self._swept(room, number, idle, sweep))
-        self._count(plan, sweep, idle)
-        if self.dry_run:
-            return True
+
+        def swept() -> Plan:
+            plan = self._plan(room, number)
+            sweep.execute(plan, self._grace)
+            return plan
+
+        plan = retry_after_sweep(room, swept)
+        self._count(plan, sweep.counts)
         if gone := self._gone(room.store, number, plan):
             self.repo.store.transact(gone, dict.fromkeys(gone, entry(number)))
         if not sweep.is_whole:
@@ -366,34 +364,32 @@ class Collector:
             with suppress(StoreFull, CorruptObject):  # also where a ref moved meanwhile: the next gc packs
                 pack_objects(room.store, room.objects, plan.marks.refs.values())
         if number and not _is_named(room.store):
-            self._collect_copy(number, (), ())  # what is left of the room goes too
+            self._collect_copy(number)  # what is left of the room goes too
         return True
 
-    def _swept(self, room: Core, number: int, idle: Collection[str], sweep: Sweep) -> Plan:
-        without = idle if self.dry_run else ()
+    def _plan(self, room: Core, number: int, without: Collection[str] = ()) -> Plan:
         progress = None if isinstance(room.store, RoomCopy) else self._progress
         heads = [name for name in room.refs.list(HEADS) if HEADS + name not in without]
-        limits, timed = self._limits_of(number, heads), self._lifetimes(heads) if self._rules else ()
-        plan = Plan(room, self._keep_reflog, limits, without, progress, timed=timed)
-        if not self.dry_run:
-            sweep.execute(plan, self._grace)
-        return plan
+        limits, timed = self._limits_of(number, heads), self._lifetimes(heads)
+        return Plan(room, self._keep_reflog, limits, without, progress, timed)
 
-    def _count(self, plan: Plan, sweep: Sweep, idle: Collection[str]) -> None:
-        self.live += len(plan.marks)
-        self.removed += sweep.removed
-        self.removed_bytes += sweep.removed_bytes
-        self.waiting += sweep.waiting
+    def _count(self, plan: Plan, counts: Mapping[str, int]) -> None:
+        self.counts.update({"live": len(plan.marks), **counts})
         self.kept_by += [] if plan.cut is None else plan.cut.kept_by
-        if not self.dry_run:
-            self.lines += sweep.lines
-            self.ends += sweep.ends
-            return
-        self.lines += sum(ref_of_line(key) not in idle for key in plan.lines)
-        self.ends += len(plan.ends)
-        for part in plan.garbage():
+
+    def _foresee(self, plan: Plan, idle: Collection[str]) -> None:
+        """Count what a plan would remove, and why."""
+        garbage = plan.garbage()
+        for part in garbage:
             objects, size = self.garbage.get(part.reason, (0, 0))
             self.garbage[part.reason] = objects + part.objects, size + part.bytes
+        counts = {
+            "removed": sum(part.objects for part in garbage),
+            "removed_bytes": sum(part.bytes for part in garbage),
+            "reflog_lines": sum(ref_of_line(key) not in idle for key in plan.lines),
+            "shallow": len(plan.ends),
+        }
+        self._count(plan, counts)
 
     def _gone(self, room: KVStore, number: int, plan: Plan) -> dict[str, bytes | None]:
         """The notes on deleted refs of a room that no line of a reflog is about any more, to delete."""
@@ -437,22 +433,18 @@ def _by_room(repo: Core, limits: Mapping[str, Keep]) -> dict[int, dict[str, Keep
     return found
 
 
-def _idle_branches(repo: Core, kept: Mapping[str, int], now: int) -> dict[str, ObjectId]:
+def _idle_branches(repo: Core, kept: Mapping[str, timedelta], now: int) -> dict[str, ObjectId]:
     """The branches, other than HEAD's, that no commit has reached for as long as they are kept, and where
     they are.
     """
     idle, of_head = {}, repo.refs.head().branch if kept else None
-    for ref, lifetime in sorted(kept.items()):
+    for ref, age in sorted(kept.items()):
         head = repo.refs.read(ref)  # before its last move: a commit that comes between makes it look busy
-        if head is not None and ref != f"{HEADS}{of_head}" and _last_move(repo, ref, head) + lifetime <= now:
-            idle[ref] = head
+        if head is not None and ref != f"{HEADS}{of_head}":
+            move = next(repo.refs.reflog(ref), None) or repo.objects.commit(head)  # an old line may be gone
+            if microseconds(move.time) + age // timedelta(microseconds=1) <= now:
+                idle[ref] = head
     return idle
-
-
-def _last_move(repo: Core, ref: str, head: ObjectId) -> int:
-    """When the branch was last moved, in microseconds."""
-    line = next(repo.refs.reflog(ref), None)  # an old line may be gone
-    return microseconds(repo.objects.commit(head).time if line is None else line.time)
 
 
 def _ended(repo: Core, ref: str, head: ObjectId) -> bool:
@@ -472,15 +464,14 @@ class Plan:
     def __init__(
         self,
         repo: Core,
-        keep_reflog: str | timedelta,
-        limits: Mapping[str, Keep] = MappingProxyType({}),
-        without: Collection[str] = (),
-        progress: UpkeepProgress | None = None,
-        *,
-        timed: Iterable[str] = (),
+        age: timedelta,
+        limits: Mapping[str, Keep],
+        without: Collection[str],
+        progress: UpkeepProgress | None,
+        timed: Iterable[str],
     ) -> None:
-        began = time.monotonic()
-        now, age = datetime.now(UTC), parse_age(keep_reflog)
+        """`age` is that of the lines that go."""
+        began, now = time.monotonic(), datetime.now(UTC)
         self._repo = repo
         # No age keeps nothing, not even a line that a clock a year ahead dated.
         self._oldest = microseconds(now - age) if age else LAST_ORDER
@@ -547,7 +538,8 @@ class Plan:
 class Sweep:
     """Removes objects that are garbage still, a batch at a time, and counts them. Others may write meanwhile.
 
-    A kill or a failure between two batches leaves garbage, and no commit without its objects.
+    A kill or a failure between two batches leaves garbage, and no commit without its objects. `counts` has
+    some numbers of a GcReport, by its names.
     """
 
     def __init__(self, repo: Core, progress: UpkeepProgress | None = None) -> None:
@@ -558,29 +550,42 @@ class Sweep:
         self.until = inf
         """When to leave the rest to another sweep. It removes for as long, at least, as the plan took."""
         self.is_whole = True
-        self.removed = self.removed_bytes = self.waiting = self.lines = self.ends = 0
+        self.counts = Counter[str]()
 
     def execute(self, plan: Plan, grace: timedelta) -> None:
-        """Carry out a plan: end the histories, and remove the lines and the objects that go.
+        """Carry out a plan: remove the lines that go, end the histories, and remove the objects that go.
 
-        Commits go first, from the newest on, then their objects: a commit that is there has all its objects.
+        The lines go first. After a kill before the ends, the next plan finds the same ends.
         """
         marks = plan.marks
         self.until = max(self.until, time.monotonic() + plan.seconds)
-        if plan.ends:
-            marks.cut_off(plan.ends)
-            self.ends += len(plan.ends)
-        noted = arrivals(self._store)[0]  # before the look, so that it finds their commits
-        commits, objects = marks.find_garbage()
-        begun = unfinished(self._store) if plan.lines or objects else {}
-        if begun:
+        if plan.lines and (begun := unfinished(self._store)):
             self._store.set_many(begun)
         for lines in batches(plan.lines, MOST_DELETED):
             self._store.delete_many(lines)
-            self.lines += len(lines)
-        self.remove(marks, newest_first(commits), [*noted, *begun])
-        if objects > len(commits) and self.is_whole:
-            self.remove(marks, marks.garbage(), begun)
+            self.counts["reflog_lines"] += len(lines)
+        if plan.ends:
+            marks.cut_off(plan.ends)
+            self.counts["shallow"] += len(plan.ends)
+        self.remove_garbage(marks, grace)
+        if self.is_whole:
+            marks.history.index([*marks.refs.values()])
+
+    def remove_garbage(self, marks: Marks, grace: timedelta = timedelta.max) -> None:
+        """Remove all objects that do not stay, and the rows about them.
+
+        Commits go first, from the newest on, then their objects: a commit that is there has all its objects.
+        """
+        noted = arrivals(self._store)[0]  # before the look, so that it finds their commits
+        commits, objects = marks.find_garbage()
+        if objects:
+            begun = unfinished(self._store)
+            if begun:
+                self._store.set_many(begun)
+            noted += begun
+            self._remove(marks, sorted(commits, key=commits.__getitem__, reverse=True), noted)
+            if objects > len(commits) and self.is_whole:
+                self._remove(marks, marks.garbage(), noted)
         if not self.is_whole:
             return
         if self._exclusive and arrivals(self._store)[0]:
@@ -588,13 +593,12 @@ class Sweep:
         self._see_to_trash(marks, grace)
         _forget_rows(self._store, marks)
         _forget_segments(self._store, marks)
-        marks.history.index([*marks.refs.values()])
 
-    def remove(self, marks: Marks, ids: Iterable[ObjectId], noted: Collection[str] = ()) -> None:
+    def _remove(self, marks: Marks, ids: Iterable[ObjectId], noted: Collection[str]) -> None:
         """Remove those that are still unreachable, a thousand at a time.
 
-        With each thousand go the commits that have arrived meanwhile without a ref. The rows `noted` are
-        left, because their commits are among the ids, in an order that keeps each commit whole.
+        With each thousand go the commits that have arrived meanwhile without a ref. The rows `noted` are left
+        to the end: their commits are among the ids, in an order that keeps each commit whole.
         """
         for count, some in enumerate(batches(ids, MOST_DELETED)):
             if count and time.monotonic() > self.until:
@@ -619,9 +623,9 @@ class Sweep:
 
         if not self._store.exclusively(deletions):
             return False
-        self.removed += len(found)
-        self.removed_bytes += sum(map(len, found.values()))
-        self._progress("removing", self.removed)
+        self.counts["removed"] += len(found)
+        self.counts["removed_bytes"] += sum(map(len, found.values()))
+        self._progress("removing", self.counts["removed"])
         return True
 
     def _set_aside(self, marks: Marks, ids: Sequence[ObjectId]) -> None:
@@ -646,7 +650,7 @@ class Sweep:
     def _see_to_trash(self, marks: Marks, grace: timedelta) -> None:
         """Put back the objects that a ref leads to again, and delete those whose grace period is over."""
         limit = time.time() - grace.total_seconds()
-        self.waiting = 0
+        self.counts["waiting"] = 0
         for batch in batches(self._store.items(TRASH), BATCH):
             if any(_waits_since(value) <= limit for _, value in batch):
                 # Before the look: a writer that then moves a ref to an object in the trash sees the mark.
@@ -659,18 +663,13 @@ class Sweep:
                     back[OBJECT_PREFIX + digits] = value[8:]
                     gone.append(key)
                 elif _waits_since(value) <= limit:
-                    self.removed += 1
-                    self.removed_bytes += len(value) - 8
+                    self.counts["removed"] += 1
+                    self.counts["removed_bytes"] += len(value) - 8
                     gone.append(key)
                 else:
-                    self.waiting += 1
+                    self.counts["waiting"] += 1
             self._store.set_many(back)
             self._store.delete_many(gone)
-
-
-def newest_first(commits: Mapping[ObjectId, int]) -> list[ObjectId]:
-    """The commits, each given with its order, so that none comes after one before it."""
-    return sorted(commits, key=commits.__getitem__, reverse=True)
 
 
 def _forget_rows(store: KVStore, marks: Marks) -> None:
@@ -707,3 +706,63 @@ def _forget_segments(store: KVStore, marks: Marks) -> None:
 
 def _waits_since(trash: bytes) -> int:
     return int.from_bytes(trash[:8], "big")
+
+
+class RoomCopy(TransactionalStore):
+    """A small room in memory, with these keys, and the changes that were made to it. The store never changes.
+
+    It reads each row once: objects at their first use, and all other rows at once.
+    """
+
+    remote = False
+
+    def __init__(self, store: KVStore, prefix: str, keys: Iterable[str]) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._rows: dict[str, bytes | None] = dict.fromkeys(keys)  # None: not read yet
+        self.changes: dict[str, bytes | None] = {}
+        """The rows that were written here, None for a deletion."""
+        self._read([key for key in self._rows if not key.startswith(OBJECT_PREFIX)])
+
+    @property
+    def location(self) -> str:
+        """Where the store is."""
+        return self._store.location
+
+    def _read(self, keys: Iterable[str]) -> None:
+        names = {self._prefix + key: key for key in keys if self._rows.get(key, b"") is None}
+        found = self._store.get_many(list(names)) if names else {}
+        for name, key in names.items():
+            if (row := found.get(name)) is None:
+                del self._rows[key]  # it was deleted after the keys were listed
+            else:
+                self._rows[key] = row
+
+    def get(self, key: str) -> bytes | None:
+        self._read([key])
+        return self._rows.get(key)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        keys = list(keys)
+        self._read(keys)
+        return {key: row for key in keys if (row := self._rows.get(key)) is not None}
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        return iter([key for key in self._rows if key.startswith(prefix)])
+
+    def present(self, keys: Iterable[str]) -> Set[str]:
+        return self._rows.keys() & set(keys)
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        if any(self.get(key) != row for key, row in expected.items()):
+            return False
+        for key, row in writes.items():
+            if row is None:
+                self._rows.pop(key, None)
+            else:
+                self._rows[key] = row
+        self.changes |= writes
+        return True
+
+    def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
+        return self.transact(plan(), {})

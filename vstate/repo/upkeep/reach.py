@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from blake3 import blake3
@@ -175,11 +175,6 @@ class Marks:
         self.refs = refs
         self.extend_where_present(logged)
 
-    def leave_out(self, lines: Iterable[str]) -> None:
-        """Let these lines of reflogs keep nothing."""
-        for key in lines:
-            self._lines.add(_line_id(key))
-
     def cut_off(self, ends: Mapping[str, bytes]) -> None:
         """Write the ends of histories, at which this walk has ended already.
 
@@ -206,24 +201,21 @@ class Marks:
             if oid is not None and oid not in self.reach:
                 yield oid
 
-    def garbage_rows(self, but: Reach | Collection[ObjectId] = ()) -> Iterator[tuple[ObjectId, bytes]]:
-        """The same with their stored forms, without those in `but`."""
+    def garbage_rows(self) -> Iterator[tuple[ObjectId, bytes]]:
+        """The same with their stored forms."""
         found = 0
-        for ids in batches((oid for oid in self.garbage() if oid not in but), BATCH):
+        for ids in batches(self.garbage(), BATCH):
             self._progress("finding garbage", found)
             found += len(ids)
             keys = {OBJECT_PREFIX + oid.hex(): oid for oid in ids}
             for key, stored in self._store.get_many(keys).items():
                 yield keys[key], stored
 
-    def find_garbage(self, but: Reach | Collection[ObjectId] = ()) -> tuple[dict[ObjectId, int], int]:
-        """The commits among the garbage, each with its order, and the number of all objects that are garbage.
-
-        Without those in `but`.
-        """
+    def find_garbage(self) -> tuple[dict[ObjectId, int], int]:
+        """The commits among the garbage, each with its order, and how many objects are garbage."""
         commits: dict[ObjectId, int] = {}
         count = 0
-        for oid, stored in self.garbage_rows(but):
+        for oid, stored in self.garbage_rows():
             count += 1
             if kind_of(stored) is COMMIT:
                 commits[oid] = 0
