@@ -12,17 +12,16 @@ from __future__ import annotations
 import copy
 import io
 import json
-import os
 import random
 import sys
-import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
+from running import Fork, at_once
 from soundness import check_sound
 
 from vstate import KVStore, Memory, Versioned, open_store
@@ -31,6 +30,9 @@ from vstate.repo import Repository
 from vstate.testing import Faulty
 
 Values = dict[str, Any]
+Task = Callable[[KVStore], Counter[str]]
+Start = Callable[[list[Task]], list[Counter[str]]]
+"""Runs all tasks at once, and returns what each has done."""
 
 
 GRACE = "2s" if sys.argv[-1:] == ["-"] else "6s"
@@ -189,7 +191,7 @@ def look_for_damage(store: KVStore, end: float) -> Counter[str]:
 def run(
     writers: int,
     seconds: float,
-    start: Callable[[list[Callable[[KVStore], Counter[str]]]], None],
+    start: Start,
     store: KVStore,
 ) -> dict[str, int]:
     """The number of actions of all processes. Raises AssertionError if a value is missing afterwards."""
@@ -197,7 +199,7 @@ def run(
     state["counter"] = 0
     state.commit("zero")
     end = time.monotonic() + seconds
-    work: list[Callable[[KVStore], Counter[str]]] = [
+    work: list[Task] = [
         lambda opened, number=number: Writer(opened, number).run(end) for number in range(writers)
     ]
     work += [lambda opened, task=task: task(opened, end) for task in (collect, exchange, look_for_damage)]
@@ -211,53 +213,20 @@ def run(
     return dict(done)
 
 
-def in_threads(store: KVStore) -> Callable[[list[Callable[[KVStore], Counter[str]]]], list[Counter[str]]]:
-    def start(work: list[Callable[[KVStore], Counter[str]]]) -> list[Counter[str]]:
-        results: list[Counter[str]] = []
-        errors: list[BaseException] = []
-
-        def one(task: Callable[[KVStore], Counter[str]]) -> None:
-            try:
-                results.append(task(store))
-            except BaseException as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=one, args=(task,)) for task in work]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
-        return results
-
-    return start
+def in_threads(store: KVStore) -> Start:
+    return lambda work: at_once(lambda task: task(store), work)
 
 
-def in_processes(place: str) -> Callable[[list[Callable[[KVStore], Counter[str]]]], list[Counter[str]]]:
-    def start(work: list[Callable[[KVStore], Counter[str]]]) -> list[Counter[str]]:
-        pipes, children = [], []
-        for task in work:
-            reading, writing = os.pipe()
-            child = os.fork()
-            if child == 0:
-                status = 1
-                try:
-                    with open_store(place) as store:
-                        os.write(writing, json.dumps(task(store)).encode())
-                    status = 0
-                except BaseException:
-                    traceback.print_exc()
-                    raise
-                finally:
-                    os._exit(status)
-            os.close(writing)
-            pipes.append(os.fdopen(reading, "rb"))
-            children.append(child)
-        answers = [pipe.read() for pipe in pipes]
-        for child in children:
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "a process failed"
-        return [Counter(json.loads(answer)) for answer in answers]
+def in_processes(place: str) -> Start:
+    def one(task: Task) -> None:
+        with open_store(place) as store:
+            print(json.dumps(task(store)))
+
+    def start(work: list[Task]) -> list[Counter[str]]:
+        children = [Fork(partial(one, task)) for task in work]
+        ended = [child.end() for child in children]
+        assert not any(code for code, _ in ended), "a process failed"
+        return [Counter(json.loads(output)) for _, output in ended]
 
     return start
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from scripts import Record
 
 SHARED_MEMORY = Path("/dev/shm")
 ROOM = 1 << 30
@@ -17,6 +18,17 @@ ROOM = 1 << 30
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture
+def record(record_property: Callable[[str, object], None]) -> Record:
+    """Notes the figures of a test for `make reliability`."""
+
+    def note(**figures: object) -> None:
+        for name, value in figures.items():
+            record_property(name, value)
+
+    return note
 
 
 @pytest.fixture

@@ -7,11 +7,12 @@ commits in a row while all processes were counting.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections import Counter
+from functools import partial
 
+from running import Fork
 from soundness import check_sound
 
 from vstate import Versioned, open_store
@@ -45,20 +46,9 @@ def run(processes: int, commits: int, window: int, place: str) -> dict[str, obje
         state["counter"] = 0
         state.commit("zero")
     began = time.monotonic()
-    children = []
-    for name in range(processes):
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                count(place, name, commits)
-                status = 0
-            finally:
-                os._exit(status)
-        children.append(child)
+    children = [Fork(partial(count, place, name, commits)) for name in range(processes)]
     for child in children:
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        assert status == 0, f"a process ended with {status}"
+        assert child.end()[0] == 0, "a process failed"
     seconds = time.monotonic() - began
     with open_store(place) as store:
         repo = Repository(store)

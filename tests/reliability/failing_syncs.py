@@ -11,13 +11,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import json
-import os
 import random
 import shutil
 import sys
 from collections import Counter
 from pathlib import Path
 
+from running import Fork, run_forked
 from simulated_disk import SimulatedDisk, read_record
 from soak import sized
 from soundness import check_sound
@@ -46,12 +46,12 @@ def commit_and_go_on(directory: Path, commits: int, dies: bool) -> tuple[list[st
             state = Versioned(disk)
             while (number := number_of(state.head) + 1) <= commits:
                 tell(state, number)
-                if number % 20 == 3:
-                    fork()
+                if number % 8 == 3:
+                    run_forked(lambda: None)  # the store opens its file anew: no reader is left from before
                 state.commit(str(number))
                 acknowledged = number
                 library.faulty_disk_acknowledge(ctypes.c_int64(number))
-                if number % 20 == 0:
+                if number % 8 == 0:
                     state.repo.gc(keep_reflog="0s")
             disk.close()
             break
@@ -62,41 +62,21 @@ def commit_and_go_on(directory: Path, commits: int, dies: bool) -> tuple[list[st
     return errors, acknowledged
 
 
-def fork() -> None:
-    """Fork, which makes the store open its file anew, so no reader from before the commit is left."""
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
-
-
 Answer = tuple[list[str], int, int]
 """The errors of a child, the last number that it acknowledged, and the number of its syncs."""
 
 
 def one(directory: Path, commits: int, fail_at: int, how: str, error: int) -> Answer:
-    """Run one child."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            os.close(reading)
-            library.faulty_disk_record(bytes(directory / "record"), bytes(directory / "store"))
-            library.faulty_disk_fail(fail_at, int(how == "ever"), error)
-            errors, acknowledged = commit_and_go_on(directory / "store", commits, how == "dies")
-            os.write(writing, json.dumps([errors, acknowledged, library.faulty_disk_syncs()]).encode())
-            status = 0
-        except BaseException as failure:
-            print(f"at sync {fail_at}: {failure!r}", file=sys.stderr, flush=True)
-        finally:
-            # Close nothing, as a killed process does.
-            os._exit(status)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        answer = pipe.read()
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status == 0, f"at sync {fail_at} the child ended with {status}"
+    """Run one child. At its end it closes nothing, as a killed process does."""
+
+    def work() -> None:
+        library.faulty_disk_record(bytes(directory / "record"), bytes(directory / "store"))
+        library.faulty_disk_fail(fail_at, int(how == "ever"), error)
+        errors, acknowledged = commit_and_go_on(directory / "store", commits, how == "dies")
+        print(json.dumps([errors, acknowledged, library.faulty_disk_syncs()]))
+
+    code, answer = Fork(work).end()
+    assert code == 0, f"at sync {fail_at} the child ended with {code}"
     errors, acknowledged, syncs = json.loads(answer)
     return errors, acknowledged, syncs
 

@@ -22,13 +22,15 @@ After every EVERY-th of these bytes fsck repairs the store:
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from running import Fork, run_forked
 
 from vstate import Disk, Versioned
 from vstate.errors import KeyNotFound, VStateError
@@ -38,6 +40,9 @@ SECONDS = 20
 BATCH = 500
 
 Contents = dict[str, Any]
+
+left_open: list[Disk] = []
+"""A store that a process leaves open at its end."""
 
 
 def fill(directory: Path) -> None:
@@ -126,10 +131,8 @@ def repaired(directory: Path, expected: Contents, found: str) -> str:
         return "mended" if report.ok else "left"
 
 
-def batch(
-    offsets: Iterable[int], original: Path, file: str, mask: int, every: int, directory: Path, pipe: int
-) -> None:
-    """Damage these bytes in turn, and write a line into the pipe for each."""
+def batch(offsets: Iterable[int], original: Path, file: str, mask: int, every: int, directory: Path) -> None:
+    """Damage these bytes in turn, and print a line for each."""
     stored = {path.name: path.read_bytes() for path in original.iterdir() if path.suffix != ".lock"}
     stored.pop("vstate.db-shm", None)
     lay_out(stored, directory)
@@ -150,7 +153,7 @@ def batch(
         except Exception as error:
             found = f"crashed: {type(error).__name__}: {error}"
         signal.alarm(0)
-        os.write(pipe, f"{offset}\t{found}\t{after}\n".encode())
+        print(offset, found, after, sep="\t")
 
 
 def lay_out(files: Mapping[str, bytes], directory: Path) -> None:
@@ -170,21 +173,14 @@ def run(file: str, first: int, step: int, mask: int, every: int, directory: Path
     repairs: dict[str, list[int]] = defaultdict(list)
     while todo:
         part, todo = todo[:BATCH], todo[BATCH:]
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(reading)
-            batch(part, original, file, mask, every, damaged, writing)
-            os._exit(0)
-        os.close(writing)
-        with os.fdopen(reading) as lines:
-            for line in lines:
-                offset, found, after = line.rstrip("\n").split("\t")
-                outcomes[found].append(int(offset))
-                if after:
-                    repairs[after].append(int(offset))
-                part.remove(int(offset))
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        child = Fork(partial(batch, part, original, file, mask, every, damaged))
+        for line in child.output:
+            offset, found, after = line.rstrip("\n").split("\t")
+            outcomes[found].append(int(offset))
+            if after:
+                repairs[after].append(int(offset))
+            part.remove(int(offset))
+        status, _ = child.end()
         if status:
             name = "hung" if status == -signal.SIGALRM else f"crashed: status {status}"
             outcomes[name].append(part[0])
@@ -200,21 +196,17 @@ def run(file: str, first: int, step: int, mask: int, every: int, directory: Path
 
 def prepare(directory: Path, *, with_log: bool) -> None:
     """Make the store in one file, or leave its commits in the log, as a killed process does."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            fill(directory)
-            if with_log:
-                disk = Disk(directory, durability="process")
-                state = Versioned(disk)
-                for number in range(3):
-                    state["list"].append(number)
-                    state.commit(f"in the log {number}")
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def work() -> None:
+        fill(directory)
+        if with_log:
+            left_open.append(Disk(directory, durability="process"))
+            state = Versioned(left_open[0])
+            for number in range(3):
+                state["list"].append(number)
+                state.commit(f"in the log {number}")
+
+    run_forked(work)
 
 
 if __name__ == "__main__":

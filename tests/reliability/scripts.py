@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from soak import sized
 
 LONGEST = sized(580, 6 * 3600)
 """Seconds for one test."""
+
+Record = Callable[..., None]
+"""The type of the fixture `record`: it notes figures, by their names."""
 
 HERE = Path(__file__).parent
 

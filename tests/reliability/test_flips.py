@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from scripts import LONGEST, run_script
+from scripts import LONGEST, Record, run_script
 from soak import sized
 
 PARTS = 4
-EVERY = sized(13, 1)
-"""Every 13th byte covers each place of SQLite's words of 4 and 8 bytes, and of ours.
+EVERY = sized(29, 1)
+"""Every 29th byte covers each place of SQLite's words of 4 and 8 bytes, and of ours.
 
 A soak takes each byte.
 """
 MASKS = sized([0xFF], [0xFF, *(1 << bit for bit in range(8))])
 """All bits of a byte; in a soak also each bit alone."""
-REPAIRED = sized(8, 1)
-"""Repair runs on every eighth of these bytes; in a soak on each."""
+REPAIRED = sized(5, 1)
+"""Repair runs on every fifth of these bytes; in a soak on each."""
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
     pytest.mark.timeout(LONGEST),
 ]
 
-Record = Callable[[str, object], None]
-
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_every_byte_of_the_file(part: int, mask: int, fast_path: Path, record_property: Record) -> None:
+def test_every_byte_of_the_file(part: int, mask: int, fast_path: Path, record: Record) -> None:
     """If a byte is inverted, all values are right, or reading raises, or fsck reports it.
 
-    In each case fsck can check and repair the store, and makes no value wrong. Every 13th byte; with
+    In each case fsck can check and repair the store, and makes no value wrong. Every 29th byte; with
     VSTATE_SOAK set each one.
     """
     first, step = part * EVERY, PARTS * EVERY
@@ -42,18 +39,16 @@ def test_every_byte_of_the_file(part: int, mask: int, fast_path: Path, record_pr
     assert result["flipped"] == len(range(first, result["bytes"], step))
     assert result["outcomes"].keys() == {"read", "fsck", "harmless"}, result
     assert {"mended", "left"} <= result["repairs"].keys() <= {"mended", "left", "refused"}, result
-    for name, count in [*result["outcomes"].items(), *result["repairs"].items()]:
-        record_property(name, count)
+    record(**result["outcomes"], **result["repairs"])
 
 
-def test_bytes_of_the_log(fast_path: Path, record_property: Record) -> None:
+def test_bytes_of_the_log(fast_path: Path, record: Record) -> None:
     """SQLite ends its log at the damage, so the store has an older state, all of it right, and never a
     mixture.
     """
-    step = sized(251, 1)
+    step = sized(401, 1)
     result = run_script("flips.py", "vstate.db-wal", 0, step, 0xFF, REPAIRED, fast_path)
     assert result["flipped"] == len(range(0, result["bytes"], step))
     assert result["outcomes"].keys() <= {"read", "fsck", "harmless", "older"}, result
     assert result["repairs"].keys() <= {"mended", "left", "refused"}, result
-    for name, count in result["outcomes"].items():
-        record_property(name, count)
+    record(**result["outcomes"])

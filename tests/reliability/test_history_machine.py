@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from scripts import LONGEST
+from scripts import LONGEST, Record
 from soak import sized
 from soundness import check_sound
 
@@ -30,9 +29,9 @@ from vstate.errors import InvalidInput, MergeConflict, NotFound, UncommittedChan
 from vstate.testing import Faulty
 
 STEPS = {
-    "Memory": sized(4000, 600_000),
-    "no transactions": sized(1500, 200_000),
-    "Disk": sized(1500, 200_000),
+    "Memory": sized(2400, 600_000),
+    "no transactions": sized(900, 200_000),
+    "Disk": sized(900, 200_000),
 }
 STEPS_IN_A_ROW = sized(40, 100)
 MOST_EXAMPLES = 1.4
@@ -491,7 +490,7 @@ MACHINES = {"Memory": HistoryMachine, "no transactions": PlainMachine, "Disk": D
 
 @pytest.mark.timeout(LONGEST)
 @pytest.mark.parametrize("store", MACHINES)
-def test_histories(store: str, record_property: Callable[[str, object], None]) -> None:
+def test_histories(store: str, record: Record) -> None:
     """The store and the model agree after each step, and every commit that was not collected is there."""
     machine = MACHINES[store]
     machine.steps = 0
@@ -499,4 +498,4 @@ def test_histories(store: str, record_property: Callable[[str, object], None]) -
     options = settings(max_examples=examples, stateful_step_count=STEPS_IN_A_ROW)
     run_state_machine_as_test(machine, settings=options)
     assert machine.steps >= STEPS[store]
-    record_property("steps", machine.steps)
+    record(steps=machine.steps)

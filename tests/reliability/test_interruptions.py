@@ -4,12 +4,13 @@ whole steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 
 import pytest
 from crashing import READING, Crash, Crashing, subsets
 from operations import OPERATIONS, Picture, picture, prepared
+from scripts import Record
 from soak import sized
 from soundness import check_sound
 
@@ -21,8 +22,6 @@ from vstate.testing import Faulty
 STORES = pytest.mark.parametrize("atomic", [True, False], ids=["transactions", "no transactions"])
 NAMES = pytest.mark.parametrize("name", OPERATIONS)
 THAT_WRITE = pytest.mark.parametrize("name", [name for name in OPERATIONS if OPERATIONS[name].writes])
-
-Record = Callable[[str, object], None]
 
 
 def pictures(name: str) -> list[Picture]:
@@ -120,7 +119,7 @@ def test_the_steps_of_an_operation(name: str) -> None:
 
 @STORES
 @NAMES
-def test_a_failure_at_each_call(name: str, atomic: bool, record_property: Record) -> None:
+def test_a_failure_at_each_call(name: str, atomic: bool, record: Record) -> None:
     """If a call of the store fails, before its work or after a write, vstate raises an error, loses nothing,
     and a retry works.
     """
@@ -135,7 +134,7 @@ def test_a_failure_at_each_call(name: str, atomic: bool, record_property: Record
         if called not in READING and fail(looker, fail_at, after=True) is not None:
             faults += 1
     assert faults
-    record_property("faults", faults)
+    record(faults=faults)
 
 
 def fail(looker: Looker, fail_at: int, *, after: bool) -> str | None:
@@ -167,7 +166,7 @@ def fail(looker: Looker, fail_at: int, *, after: bool) -> str | None:
 
 @STORES
 @THAT_WRITE
-def test_a_crash_in_each_call(name: str, atomic: bool, record_property: Record) -> None:
+def test_a_crash_in_each_call(name: str, atomic: bool, record: Record) -> None:
     """If the process dies in a call, with any subset of the call's writes done, nothing is lost and all is
     whole.
     """
@@ -185,7 +184,7 @@ def test_a_crash_in_each_call(name: str, atomic: bool, record_property: Record) 
         found = looker.check(memory, what)
         looker.finish(Versioned(Crashing(memory, atomic=atomic)), memory, found)
     assert crashes
-    record_property("crashes", crashes)
+    record(crashes=crashes)
 
 
 def deaths(name: str, atomic: bool) -> Iterator[tuple[int, tuple[int, ...]]]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from kills import OPERATIONS, seen_enough
-from scripts import LONGEST, run_script
+from scripts import LONGEST, Record, run_script
 from soak import sized
 
-KILLS = sized(25, 1250)
+KILLS = sized(15, 1250)
 """For each of nine operations."""
 
 pytestmark = [
@@ -21,7 +20,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_kills(operation: str, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+def test_kills(operation: str, tmp_path: Path, record: Record) -> None:
     """A process is killed at random moments of an operation, again and again.
 
     No acknowledged commit is lost or damaged.
@@ -30,7 +29,4 @@ def test_kills(operation: str, tmp_path: Path, record_property: Callable[[str, o
     assert result["kills"] >= KILLS
     assert result["acknowledged"] > KILLS
     assert seen_enough(result["where"], KILLS), result["where"]
-    record_property("kills", result["kills"])
-    record_property("acknowledged", result["acknowledged"])
-    for place, count in result["where"].items():
-        record_property(place, count)
+    record(**result.pop("where"), **result)

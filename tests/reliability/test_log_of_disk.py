@@ -43,21 +43,6 @@ def test_a_file_without_a_log_gets_one(tmp_path: Path) -> None:
         assert check_story(disk, every=1) == 4
 
 
-def test_a_log_that_may_not_be_on_the_disk_is_written_again(tmp_path: Path) -> None:
-    """The next opening removes the note that a failed sync leaves, and keeps the content of the log."""
-    with Disk(tmp_path) as first:
-        state = Versioned(first)
-        for number in (1, 2, 3):
-            tell(state, number)
-            state.commit(str(number))
-        log = (tmp_path / "vstate.db-wal").read_bytes()
-        (tmp_path / NOTE).touch()
-        with Disk(tmp_path) as second:
-            assert check_story(second, every=1) == 3
-            assert not (tmp_path / NOTE).exists()
-            assert (tmp_path / "vstate.db-wal").read_bytes() == log
-
-
 @pytest.mark.skipif(not hasattr(os, "O_DIRECTORY"), reason="this system syncs no directories")
 def test_nothing_is_written_while_the_log_cannot_be_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

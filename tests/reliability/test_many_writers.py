@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from scripts import LONGEST, run_script
+from scripts import LONGEST, Record, run_script
 from soak import sized
 
 PROCESSES = sized(4, 8)
-COMMITS = sized(500, 20_000)
-WINDOW = sized(400, 2000)
+COMMITS = sized(300, 20_000)
+WINDOW = sized(250, 2000)
 LEAST_SHARE = 0.1
 
 SECONDS = sized(5, 1800)
@@ -22,24 +21,20 @@ WRITERS = 3
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 pytestmark = pytest.mark.timeout(LONGEST)
 
-Record = Callable[[str, object], None]
-
 
 @needs_fork
-def test_processes_that_count(tmp_path: Path, record_property: Record) -> None:
+def test_processes_that_count(tmp_path: Path, record: Record) -> None:
     """Processes that `update` one key lose no increment, and each has its share of any commits in a row."""
     result = run_script("counting.py", PROCESSES, COMMITS, WINDOW, tmp_path)
     assert result["counter"] == PROCESSES * COMMITS
     assert result["commits"] == PROCESSES * COMMITS
     assert result["together"] > WINDOW
     assert result["share"] >= LEAST_SHARE, result
-    record_property("window", WINDOW)
-    for name, value in result.items():
-        record_property(name, value)
+    record(window=WINDOW, **result)
 
 
 @needs_fork
-def test_writers_beside_gc(tmp_path: Path, record_property: Record) -> None:
+def test_writers_beside_gc(tmp_path: Path, record: Record) -> None:
     """While a process collects garbage all the time, others find all their writes, and no reference dangles
     at the end.
 
@@ -50,15 +45,11 @@ def test_writers_beside_gc(tmp_path: Path, record_property: Record) -> None:
     assert result["objects removed"] > 10  # on a machine with much other work few come together
     assert result["import"] > 1
     assert result["fsck"] > 1
-    record_property("seconds", SECONDS)
-    for name, value in result.items():
-        record_property(name, value)
+    record(seconds=SECONDS, **result)
 
 
-def test_writers_beside_gc_without_transactions(record_property: Record) -> None:
+def test_writers_beside_gc_without_transactions(record: Record) -> None:
     """The same with threads, on a store that cannot keep writers out: gc moves garbage to the trash first."""
     result = run_script("beside_gc.py", WRITERS, SECONDS_IN_THREADS, "-")
     assert result["gc"] > 5
-    record_property("seconds", SECONDS_IN_THREADS)
-    for name, value in result.items():
-        record_property(name, value)
+    record(seconds=SECONDS_IN_THREADS, **result)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from clock import standing_still
 from preload import compiled
+from scripts import Record
 from soak import sized
 from soundness import check_sound
 from story import check_story, tell
@@ -36,8 +37,6 @@ TOLD = 17
 MOST_ROOM = 200
 LONG_MESSAGE = f"{random.Random(1).randbytes(10_000).hex()} {TOLD + 2}"
 """Long enough that even a merge of existing values takes some pages."""
-
-Record = Callable[[str, object], None]
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def fill(disk: Disk) -> None:
 
 def rooms(name: str) -> range:
     # gc writes to most pages of the file, so it fails at very many amounts of room.
-    return range(0, MOST_ROOM, sized(8 if name == "gc" else 3, 1))
+    return range(0, MOST_ROOM, sized(12 if name == "gc" else 5, 1))
 
 
 def prepare(name: str, state: Versioned) -> None:
@@ -130,7 +129,7 @@ def attempt(name: str, state: Versioned) -> StorageError | None:
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_store_that_cannot_write(
-    setting: str, name: str, tmp_path: Path, fast_path: Path, record_property: Record
+    setting: str, name: str, tmp_path: Path, fast_path: Path, record: Record
 ) -> None:
     """With any amount of room, an operation succeeds, or raises and works once there is room again."""
     chosen = SETTINGS[setting]
@@ -171,8 +170,7 @@ def test_a_store_that_cannot_write(
         else:
             assert not chosen.by_room, f"it never succeeded: {raised}"
     assert raised
-    for kind, count in raised.items():
-        record_property(kind, count)
+    record(**raised)
 
 
 OVER_A_QUOTA = """
@@ -210,7 +208,7 @@ def test_a_quota_of_the_system(tmp_path: Path, run_python: Callable[..., str]) -
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_a_quota(name: str, fast_path: Path, record_property: Record) -> None:
+def test_a_quota(name: str, fast_path: Path, record: Record) -> None:
     """At any quota, an operation succeeds, or raises StoreFull and works with a larger quota. gc always
     succeeds.
     """
@@ -235,7 +233,7 @@ def test_a_quota(name: str, fast_path: Path, record_property: Record) -> None:
     else:
         raise AssertionError("it never succeeded")
     assert refused or name == "gc"
-    record_property("StoreFull", refused)
+    record(StoreFull=refused)
 
 
 def test_a_directory_that_is_gone_for_good(tmp_path: Path) -> None:

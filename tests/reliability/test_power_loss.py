@@ -18,7 +18,7 @@ from typing import IO
 import pytest
 from loop_image import MEGABYTES, loop_image, why_not
 from preload import compiled
-from scripts import HERE, LONGEST, run_script
+from scripts import HERE, LONGEST, Record, run_script
 from simulated_disk import Line, SimulatedDisk, read_record
 from soak import sized
 from soundness import check_sound
@@ -34,8 +34,6 @@ COMMITS = sized(130, 300)
 CUTS = sized(60, 20_000)
 
 pytestmark = pytest.mark.timeout(LONGEST)
-
-Record = Callable[[str, object], None]
 
 
 @pytest.fixture
@@ -139,15 +137,15 @@ def images_at_acknowledgements(
 
 
 @pytest.mark.usefixtures("needs_loop_devices")
-def test_images_at_acknowledgements(tmp_path: Path, record_property: Record) -> None:
+def test_images_at_acknowledgements(tmp_path: Path, record: Record) -> None:
     """A disk that is copied after an acknowledgement and mounted anew holds that commit and all before it."""
     lost = images_at_acknowledgements(tmp_path, IMAGES, "power", missing_from)
     assert lost == [[]] * IMAGES
-    record_property("images", IMAGES)
+    record(images=IMAGES)
 
 
 @pytest.mark.usefixtures("needs_loop_devices")
-def test_images_without_syncs_lose_commits(tmp_path: Path, record_property: Record) -> None:
+def test_images_without_syncs_lose_commits(tmp_path: Path, record: Record) -> None:
     """The control: with an fsync that does nothing, and with durability "process", the same test finds
     losses.
     """
@@ -158,11 +156,11 @@ def test_images_without_syncs_lose_commits(tmp_path: Path, record_property: Reco
         place.mkdir()
         lost = images_at_acknowledgements(place, 3, durability, missing_or_damaged, **variables)
         assert any(lost), name
-        record_property(f"lossy of 3, {name}", sum(map(bool, lost)))
+        record(**{f"lossy of 3, {name}": sum(map(bool, lost))})
 
 
 @pytest.mark.usefixtures("needs_loop_devices")
-def test_a_file_system_that_is_shut_down(tmp_path: Path, record_property: Record) -> None:
+def test_a_file_system_that_is_shut_down(tmp_path: Path, record: Record) -> None:
     """A file system that is cut off from its disk under a writer, and mounted anew, holds every acknowledged
     commit.
     """
@@ -194,10 +192,7 @@ def test_a_file_system_that_is_shut_down(tmp_path: Path, record_property: Record
             assert missing_from(image.place / "store", numbers) == []
             acknowledged += len(numbers)
             image.unmount()
-    record_property("shutdowns", SHUTDOWNS)
-    record_property("acknowledged", acknowledged)
-    for name, count in endings.items():
-        record_property(name, count)
+    record(shutdowns=SHUTDOWNS, acknowledged=acknowledged, **endings)
 
 
 def recorded(durability: str, record: Path, store: Path, environment: dict[str, str]) -> list[Line]:
@@ -207,7 +202,7 @@ def recorded(durability: str, record: Path, store: Path, environment: dict[str, 
 
 
 def test_a_simulated_disk_without_syncs_loses_commits(
-    tmp_path: Path, fast_path: Path, record_property: Record
+    tmp_path: Path, fast_path: Path, record: Record
 ) -> None:
     """The control: with durability "process" a simulated power cut loses acknowledged commits."""
     environment = compiled("faulty_disk.c", tmp_path)
@@ -222,10 +217,10 @@ def test_a_simulated_disk_without_syncs_loses_commits(
     disk.cut(fast_path / "cut", random.Random(19), kept=0.0)
     missing = missing_or_damaged(fast_path / "cut", range(1, disk.acknowledged + 1))
     assert missing
-    record_property("missing", len(missing))
+    record(missing=len(missing))
 
 
-def test_any_unsynced_part_may_be_lost(tmp_path: Path, fast_path: Path, record_property: Record) -> None:
+def test_any_unsynced_part_may_be_lost(tmp_path: Path, fast_path: Path, record: Record) -> None:
     """A power cut may lose any unsynced sectors, at any moment. All acknowledged commits are there."""
     environment = compiled("faulty_disk.c", tmp_path)
     lines = recorded("power", tmp_path / "record", fast_path / "store", environment)
@@ -240,6 +235,4 @@ def test_any_unsynced_part_may_be_lost(tmp_path: Path, fast_path: Path, record_p
         acknowledged = range(1, disk.acknowledged + 1)
         missing = missing_from(fast_path / "cut", acknowledged, fsck=sized(place % 10 == 0, True))
         assert missing == [], f"cut at line {place} of {len(lines)}"
-    record_property("cuts", CUTS)
-    record_property("writes", sum(line.kind == "w" for line in lines))
-    record_property("commits", COMMITS)
+    record(cuts=CUTS, writes=sum(line.kind == "w" for line in lines), commits=COMMITS)

@@ -157,3 +157,27 @@ class Hooked(Faulty):
         for key in expected:
             self._before(key)
         return super().transact(writes, expected)
+
+
+class Overtaken(Faulty):
+    """Calls `after_read(key)` once rows were read, with each key, before the answer is used."""
+
+    after_read: Callable[[str], object] = staticmethod(lambda key: None)
+
+    def get(self, key: str) -> bytes | None:
+        found = super().get(key)
+        self.after_read(key)
+        return found
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        wanted = list(keys)
+        found = super().get_many(wanted)
+        for key in wanted:
+            self.after_read(key)
+        return found
+
+    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        found = list(super().items(prefix))
+        for key, _ in found:
+            self.after_read(key)
+        return iter(found)

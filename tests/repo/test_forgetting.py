@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 from bundle_files import large, save
 from histories import Tangle, needed, objects_of, plain, rows_of, sound
 from soak import sized
+from sync_stores import Once, Overtaken
 
 from vstate import Disk, KVStore, Memory, Versioned
 from vstate.errors import CorruptObject, InvalidInput, NotFound, RefMoved
@@ -305,49 +306,6 @@ def test_refuses_heads_branch_and_absent_ones(monkeypatch: pytest.MonkeyPatch) -
     assert repo.newest("other") is not None
 
 
-def test_damage_elsewhere_keeps_everything() -> None:
-    """Nothing is removed while an object of another branch is missing: its own links are not known."""
-    store = Memory()
-    repo = Repository(store)
-    kept = repo.commit("main", set={"a": large(1)})
-    repo.commit("gone", set={"b": large(2)})
-    assert kept is not None
-    store.delete(f"o/{kept.root}")
-    before = rows_of(store)
-    with pytest.raises(CorruptObject):
-        Repository(store).delete_branch("gone", forget=True)
-    assert rows_of(store) == before
-
-
-class Overtaken(Memory):
-    """Something happens after the next read of the ref of a branch, before its answer is used."""
-
-    happens: Callable[[], object] | None = None
-
-    def _read(self, keys: Iterable[str]) -> None:
-        happens, self.happens = self.happens, None
-        if happens is not None and "r/heads/t" in keys:
-            happens()
-        else:
-            self.happens = happens
-
-    def get(self, key: str) -> bytes | None:
-        found = super().get(key)
-        self._read([key])
-        return found
-
-    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        wanted = list(keys)
-        found = super().get_many(wanted)
-        self._read(wanted)
-        return found
-
-    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        found = list(super().items(prefix))
-        self._read([key for key, _ in found])
-        return iter(found)
-
-
 @pytest.mark.parametrize("killed_before", [0, 1, 2, 3])
 def test_a_value_that_garbage_holds_too(monkeypatch: pytest.MonkeyPatch, killed_before: int) -> None:
     """gc is killed before one of its deletions. Forgetting then leaves no commit without its value."""
@@ -377,13 +335,13 @@ def test_a_value_that_garbage_holds_too(monkeypatch: pytest.MonkeyPatch, killed_
 
 def test_two_branches_are_forgotten_at_once() -> None:
     """A branch that another process forgets during the look is no damage: the look begins anew."""
-    store = Overtaken()
+    store = Overtaken(Memory())
     repo = Repository(store)
     for name in ("main", "s", "t"):
         repo.commit(name, set={"name": [name, large(1)]})
-    store.happens = lambda: Repository(store).delete_branch("t", forget=True)
+    store.after_read = once = Once(lambda: repo.delete_branch("t", forget=True), "r/heads/t")
     Repository(store).delete_branch("s", forget=True)
-    assert store.happens is None
+    assert once.done
     assert repo.branch_names() == ["main"]
     assert left(store) == needed(store)
 
@@ -403,7 +361,7 @@ READERS: dict[str, Callable[[Versioned], object]] = {
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS.keys())
 def test_a_branch_that_is_forgotten_after_the_look_is_read_again(read: Callable[[Versioned], object]) -> None:
     """A commit that another process forgets in the middle of a read is no damage; real damage is told."""
-    store = Overtaken()
+    store = Overtaken(Memory())
     Repository(store).commit("t", set={"journal/000000000000": ["begin"]}, message="begin")
     state = Versioned(store, branch="t")
     state.refresh()
@@ -414,9 +372,9 @@ def test_a_branch_that_is_forgotten_after_the_look_is_read_again(read: Callable[
         other.delete_branch("t", forget=True)
         other.commit("t", set={"journal/000000000000": ["new"]}, message="new")
 
-    store.happens = anew
+    store.after_read = once = Once(anew, "r/heads/t")
     assert read(state) == "new"
-    assert store.happens is None
+    assert once.done
     damaged = Repository(store).commit("t", set={"n": 1})
     store.delete("o/" + made(damaged).id)
     with pytest.raises(CorruptObject):

@@ -397,35 +397,27 @@ def test_a_damaged_name_behind_encryption_keeps_fsck_from_nothing(
 # Histories that are cut
 
 
-@pytest.mark.parametrize("logged", [True, False], ids=["by the reflog", "without a reflog"])
-def test_what_was_before_a_lost_commit_outlives_gc(logged: bool) -> None:
-    """A tag keeps the older commits: nothing else leads to them once the history ends."""
-    store = copy({})
-    ids = committed(store, 10)
-    if not logged:
-        store.delete_many(list(store.keys("reflog/")))
-    store.delete(f"o/{ids[8]}")
-    report = mended(store)
-    name = f"fsck/{ids[7].short}"
-    assert any(name in line for line in report.repaired)
-    assert messages(store) == ["c9"]
-    Repository(store).gc(keep_reflog="0s")
-    assert [commit.oid for commit in Repository(store).log(name)] == ids[7::-1]
-    assert Repository(store).fsck().ok
-
-
-@pytest.mark.parametrize("lines", [6, 0], ids=["by a part of the reflog", "without a reflog"])
-def test_several_lost_commits_each_leave_what_was_before(lines: int) -> None:
-    """Also if two commits in a row are lost, and if the older history has such an end itself."""
+@pytest.mark.parametrize("lost", [[8], [9, 8, 4]], ids=["one", "several, two in a row"])
+@pytest.mark.parametrize("lines", [12, 6, 0], ids=["by the reflog", "by a part of it", "without a reflog"])
+def test_what_was_before_a_lost_commit_outlives_gc(lost: list[int], lines: int) -> None:
+    """A tag keeps the older commits: nothing else leads to them once the history ends. Also if the older
+    history has such an end itself.
+    """
     store = copy({})
     ids = committed(store, 12)
-    store.delete_many([f"o/{ids[i]}" for i in (9, 8, 4)])
+    store.delete_many([f"o/{ids[i]}" for i in lost])
     store.delete_many(sorted(store.keys("reflog/"))[: len(ids) - lines])
-    mended(store)
-    assert list(Repository(store).tags()) == sorted(f"fsck/{ids[i].short}" for i in (7, 3))
+    report = mended(store)
+    ends = [i - 1 for i in lost if i - 1 not in lost]
+    assert list(Repository(store).tags()) == sorted(f"fsck/{ids[i].short}" for i in ends)
+    assert all(any(f"fsck/{ids[i].short}" in line for line in report.repaired) for i in ends)
+    assert messages(store) == [f"c{i}" for i in range(11, max(lost), -1)]
     Repository(store).gc(keep_reflog="0s")
-    for i in (0, 3, 5, 7, 10, 11):
+    older = Repository(store).log(f"fsck/{ids[max(ends)].short}")
+    assert [commit.oid for commit in older] == [ids[i] for i in range(max(ends), 4 if 4 in lost else -1, -1)]
+    for i in {*range(12)} - {*lost}:
         assert Repository(store).resolve(ids[i]).message == f"c{i}"
+    assert Repository(store).fsck().ok
 
 
 # Objects

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import time_machine
-from bundle_files import save
 from sync_stores import Hooked, Once
 
 from vstate import Disk, Memory, Versioned
@@ -50,6 +49,8 @@ def test_the_newest_commits_stay(keep: int) -> None:
     assert (root.root, root.time, root.parent_ids, root.events) == (folded.root, folded.time, (), ())
     assert root.info == {"squashed": folded.id}
     assert repo.squash("main", keep=keep) == head  # short enough
+    with pytest.raises(InvalidInput, match="keep"):
+        repo.squash("main", keep=-1)
     repo.undo("main")
     assert list(repo.log("main")) == before
 
@@ -160,17 +161,6 @@ def test_writers_beside_squashes(tmp_path: Path) -> None:
     assert len(list(repo.log("main"))) == 2
 
 
-def test_a_watch_goes_on(tmp_path: Path) -> None:
-    """A squash changes no value, so a watch reports none, and goes on with the next commit."""
-    state = told(Memory())
-    watch = state.watch()
-    state.repo.squash("main", keep=1)
-    state.refresh()
-    save(state, "next", next=1)
-    key, change, _ = next(watch)
-    assert (key, change.new) == ("next", 1)
-
-
 def test_signs_anew_what_it_trusts() -> None:
     """Nothing is signed that this program does not trust, and without a key nothing is made."""
     store = Memory()
@@ -186,10 +176,3 @@ def test_signs_anew_what_it_trusts() -> None:
     theirs.commit("main", set={"n": 9})
     with pytest.raises(UntrustedCommit):
         ours.squash("main")
-
-
-def test_refuses_a_wrong_number() -> None:
-    """`keep` is a number of commits from 0 on."""
-    repo: Repository = told(Memory()).repo
-    with pytest.raises(InvalidInput, match="keep"):
-        repo.squash("main", keep=-1)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from vstate.repo.rooms import ROOM_OF, entry, number_of, prefix_of, room_in
 from vstate.repo.upkeep.damage import LISTED, Damage, Lost
 from vstate.repo.upkeep.inspection import Inspection
 from vstate.repo.upkeep.reach import UpkeepProgress
-from vstate.repo.upkeep.repair import Plan, named
+from vstate.repo.upkeep.repair import Plan, Step, named
 from vstate.repo.upkeep.salvage import Row, Salvage
 
 _ATTEMPTS = 3
@@ -176,11 +177,11 @@ def _with_names(report: FsckReport, repo: Core, repair: bool, found: Iterable[_W
     told = {*report.broken, *(each.id.partition(REF)[2] for each in report.damage)}
     steps = {line.partition(": ")[0] for line in (*report.repaired, *report.left, *report.plan)}
     for wrong in found:
-        is_done = repair and repo.store.transact(wrong.writes, wrong.expected)
+        is_done = repair and wrong.step.work()
         # The index of a branch that is damaged itself is mended without a word.
         if wrong.damage.kind != "index" or not (wrong.ref in told or named(wrong.ref) in steps):
             damage.append(wrong.damage)
-            (done if is_done else plan).append(f"{wrong.ref}: {wrong.step}")
+            (done if is_done else plan).append(f"{wrong.ref}: {wrong.step.text}")
     return replace(
         report,
         ok=report.ok and not plan,
@@ -193,13 +194,11 @@ def _with_names(report: FsckReport, repo: Core, repair: bool, found: Iterable[_W
 
 
 class _Wrong(NamedTuple):
-    """A damage of a ref, and what a repair does: it writes these rows if others are as expected."""
+    """A damage of a ref, and what a repair does."""
 
     ref: str
     damage: Damage
-    step: str
-    writes: Mapping[str, bytes | None]
-    expected: Mapping[str, bytes | None]
+    step: Step
 
 
 def _wrong_entries(repo: Core) -> Iterator[_Wrong]:
@@ -208,7 +207,8 @@ def _wrong_entries(repo: Core) -> Iterator[_Wrong]:
 
     def wrong(ref: str, reason: str, step: str, before: bytes | None, after: bytes | None) -> _Wrong:
         damage = Damage(ROOM_OF + ref, "ref", reason, readable=True)
-        return _Wrong(ref, damage, step, {ROOM_OF + ref: after}, {ROOM_OF + ref: before})
+        work = partial(repo.store.compare_and_swap, ROOM_OF + ref, before, after)
+        return _Wrong(ref, damage, Step(step, work))
 
     for key, row in [*salvage.items(ROOM_OF)]:
         if not isinstance(row, bytes) or (number := room_in(row)) is None:
@@ -262,7 +262,8 @@ def _index_damage(
     ref = HEADS + branch
     place = "" if head is None or repo.rooms is None else prefix_of(repo.rooms.room_of(ref))
     expected = {place + key: row for key, row in repo.refs.condition(ref, head).items()}
-    return _Wrong(ref, damage, "write its rows in the index anew", writes, expected)
+    work = partial(repo.store.transact, writes, expected)
+    return _Wrong(ref, damage, Step("write its rows in the index anew", work))
 
 
 def _repair(

@@ -64,6 +64,10 @@ class Cut:
         self._keeps = keeps
         self._begin: dict[str, int] = {}  # by branch, the order of the oldest commit that is left
         self._cut_off = IdSet()
+        for oid, parents in history.shallow().items():  # a gc that was killed may have left the others
+            commit = repo.objects.find_commit(oid)
+            for parent in () if commit is None else {*commit.parent_ids}.difference(parents):
+                self._cut_off.add(parent)
         self.kept_by: list[str] = []
         found = {HEADS + name: repo.newest(name) for name in limits if HEADS + name not in without}
         heads = {ref: head for ref, head in found.items() if head is not None}
