@@ -37,9 +37,7 @@ class Outcome:
     def __str__(self) -> str:
         if self.failed:
             return f"**failed**: {self.failed} of {self.failed + self.passed}"
-        parts = [
-            f"{name}: {round(number, 2 if number < 9 else None):,}" for name, number in self.figures.items()
-        ]
+        parts = [f"{name}: {number:,.{2 * (number % 1 > 0)}f}" for name, number in self.figures.items()]
         if self.skipped:
             parts.append(f"skipped: {'; '.join(sorted(self.skipped))}")
         return ", ".join(parts)

@@ -37,3 +37,9 @@ def run_script(script: str, *arguments: object, **environment: str) -> Any:
     )
     assert done.returncode == 0, f"{script} {arguments}: {done.stderr[-6000:]}"
     return json.loads(done.stdout)
+
+
+def gc_figures(done: dict[str, int]) -> dict[str, int]:
+    """What to tell of the actions of `beside_gc.py`."""
+    commits = sum(done.get(name, 0) for name in ("commit", "count", "what_if", "rollback"))
+    return {"gc": done["gc"], "objects removed": done["objects removed"], "commits": commits}

@@ -10,7 +10,7 @@ from preload import compiled
 from scripts import LONGEST, Record, run_script
 from soak import sized
 
-COMMITS = sized(12, 50)
+COMMITS = sized(10, 50)
 """With forks at 3, 11 and so on, and a gc after every eighth."""
 HOW = ["once", "ever", "dies"]
 ERRORS = sized(["EIO"], ["EIO", "ENOSPC"])
@@ -23,7 +23,7 @@ ERRORS = sized(["EIO"], ["EIO", "ENOSPC"])
 def test_each_sync_fails(how: str, error: str, tmp_path: Path, fast_path: Path, record: Record) -> None:
     """If any fsync or fdatasync fails, no commit is acknowledged that a power cut could still take away.
 
-    It fails once, or all later ones fail too, or the process dies and another continues. 12 commits, or 50
+    It fails once, or all later ones fail too, or the process dies and another continues. 10 commits, or 50
     with VSTATE_SOAK set.
     """
     environment = compiled("faulty_disk.c", tmp_path)

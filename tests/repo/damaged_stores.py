@@ -76,8 +76,8 @@ def states(rows: Mapping[str, bytes]) -> dict[str, dict[str, object]]:
     return found
 
 
-def lost(store: KVStore, right: Mapping[str, Mapping[str, object]]) -> set[tuple[str, str]]:
-    """The keys of each commit that cannot be read: by trying each."""
+def lost(store: KVStore, right: Mapping[str, Mapping[str, object]], damaged: str) -> set[tuple[str, str]]:
+    """The keys of each commit that cannot be read: by trying each. An error names the damaged object."""
     found = set()
     for commit, values in right.items():
         for key, value in values.items():
@@ -87,7 +87,9 @@ def lost(store: KVStore, right: Mapping[str, Mapping[str, object]]) -> set[tuple
                 data = tree.lookup(repo.objects.node, read.root, key)
                 assert data is not None
                 assert repr(repo.inspect(key, data)) == repr(value)
-            except (CorruptObject, NotFound):
+            except (CorruptObject, NotFound) as error:
+                if isinstance(error, CorruptObject) and error.id != damaged:
+                    raise
                 found.add((commit, key))
     return found
 

@@ -174,13 +174,9 @@ def test_an_object_that_is_healed_meanwhile_is_not_moved_aside(
     key = f"o/{Repository(memory).branch('main').root}"
     memory.set(key, filled[key][:-1])
 
-    class Healing(Faulty):
-        def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-            if any(name.startswith(moment) for name in expected):
-                memory.set(key, filled[key])
-            return super().transact(writes, expected)
-
-    assert Repository(Healing(memory)).fsck(repair=True).ok
+    heal = Once(lambda: memory.set(key, filled[key]), moment)
+    assert Repository(Hooked(memory, heal)).fsck(repair=True).ok
+    assert heal.done
     assert memory.get(key) == filled[key]
 
 
