@@ -42,4 +42,4 @@ def run_script(script: str, *arguments: object, **environment: str) -> Any:
 def gc_figures(done: dict[str, int]) -> dict[str, int]:
     """What to tell of the actions of `beside_gc.py`."""
     commits = sum(done.get(name, 0) for name in ("commit", "count", "what_if", "rollback"))
-    return {"gc": done["gc"], "objects removed": done["objects removed"], "commits": commits}
+    return {"gc": done["gc"], "objects removed": done.get("objects removed", 0), "commits": commits}
