@@ -64,13 +64,14 @@ class Cut:
         self._keeps = keeps
         self._begin: dict[str, int] = {}  # by branch, the order of the oldest commit that is left
         self._cut_off = IdSet()
-        for oid, parents in history.shallow().items():  # a gc that was killed may have left the others
-            commit = repo.objects.find_commit(oid)
-            for parent in () if commit is None else {*commit.parent_ids}.difference(parents):
-                self._cut_off.add(parent)
         self.kept_by: list[str] = []
         found = {HEADS + name: repo.newest(name) for name in limits if HEADS + name not in without}
         heads = {ref: head for ref, head in found.items() if head is not None}
+        for oid, parents in history.shallow().items():  # a gc that was killed may have left the others
+            commit = repo.objects.find_commit(oid)
+            if commit is not None and any(history.is_ancestor(oid, head.oid) for head in heads.values()):
+                for parent in {*commit.parent_ids}.difference(parents):
+                    self._cut_off.add(parent)
         span, dropped = self._find_span(heads, limits, microseconds(now))
         shared = self._find_shared(span, {*heads, *without})
         gaps = {oid: span[oid] for oid in dropped.difference(shared)}
