@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from bundle_files import large, save
 from histories import Tangle, needed, objects_of, plain, rows_of, sound
+from present import present
 from soak import sized
 from sync_stores import Once, Overtaken
 
 from vstate import Disk, KVStore, Memory, Versioned
 from vstate.errors import CorruptObject, InvalidInput, NotFound, RefMoved
-from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.patterns.journal import Journal
 from vstate.repo import Repository
@@ -31,15 +31,6 @@ def left(store: KVStore) -> set[str]:
         for _ in range(2):
             Repository(store).gc(grace="0s")
     return objects_of(store)
-
-
-def head_of(state: Versioned) -> Commit:
-    return made(state.head)
-
-
-def made(commit: Commit | None) -> Commit:
-    assert commit is not None
-    return commit
 
 
 @pytest.mark.parametrize("seed", range(sized(6, 1000)))
@@ -74,7 +65,7 @@ def test_gc_follows_no_history_that_another_process_forgets() -> None:
     store = plain()
     repo = Repository(store)
     repo.commit("main", set={"main": 1})
-    first = made(repo.commit("it", set={"k": 1}))
+    first = present(repo.commit("it", set={"k": 1}))
     repo.commit("it", set={"k": 2})
     repo.gc(branch="it", keep_last=1, keep_reflog="0s")
     marks = Marks(repo)
@@ -92,8 +83,8 @@ def test_gc_begins_anew_beside_an_import_of_a_forgotten_branch(monkeypatch: pyte
     store = Memory()
     repo = Repository(store)
     repo.commit("main", set={"main": 1})
-    first = made(repo.commit("it", set={"k": 1}))
-    last = made(repo.commit("it", set={"k": 2}))
+    first = present(repo.commit("it", set={"k": 1}))
+    last = present(repo.commit("it", set={"k": 2}))
     rows = store.get_many([f"o/{commit.id}" for commit in (first, last)])
     repo.gc(branch="it", keep_last=1, keep_reflog="0s")
     repo.commit("garbage", set={"k": large(1)})
@@ -141,7 +132,7 @@ def test_lines_of_head_that_name_the_branch_go() -> None:
     other = state.fork("other")
     save(other, "b", b=large(1))
     repo = Repository(store)
-    for target in ("other", head_of(other).id, "main"):
+    for target in ("other", present(other.head).id, "main"):
         repo.checkout(target)
     repo.delete_branch("other", forget=True)
     assert left(store) == needed(store)
@@ -175,11 +166,11 @@ def test_what_is_shared_meanwhile_stays(store: KVStore, ref: str, monkeypatch: p
         if ref == "value":
             other.commit("other", set={"k": large(1)})
         elif ref == "fork":
-            other.create_branch("other", made(at))
+            other.create_branch("other", present(at))
         elif ref == "tag":
-            other.create_tag("other", made(at))
+            other.create_tag("other", present(at))
         else:
-            other.checkout(made(at).id)
+            other.checkout(present(at).id)
 
     meanwhile(monkeypatch, share)
     repo.delete_branch("it", forget=True)
@@ -213,7 +204,7 @@ def test_a_ref_to_a_commit_that_is_forgotten_in_between_is_refused(monkeypatch: 
     store = Memory()
     repo, other = Repository(store), Repository(store)
     repo.commit("main", set={"a": 1})
-    at = made(repo.commit("it", set={"k": large(1)}))
+    at = present(repo.commit("it", set={"k": large(1)}))
     publish = other.refs.publish_all
 
     def late(*arguments: Any, **options: Any) -> bool:
@@ -232,7 +223,7 @@ def test_a_commit_that_only_heads_reflog_names_keeps_its_values() -> None:
     store = Memory()
     repo = Repository(store)
     repo.commit("main", set={"a": 1})
-    at = made(repo.commit("other", set={"k": large(1)}))
+    at = present(repo.commit("other", set={"k": large(1)}))
     repo.checkout(at.id)
     repo.checkout("main")
     repo.delete_branch("other")
@@ -347,13 +338,13 @@ def test_two_branches_are_forgotten_at_once() -> None:
 
 
 READERS: dict[str, Callable[[Versioned], object]] = {
-    "newest": lambda state: made(state.repo.newest("t")).message,
+    "newest": lambda state: present(state.repo.newest("t")).message,
     "branch": lambda state: state.repo.branch("t").message,
     "branches": lambda state: state.repo.branches()["t"].message,
     "some branches": lambda state: state.repo.branches(iter(["t"]))["t"].message,
     "resolve": lambda state: state.repo.resolve("t").message,
-    "open": lambda state: head_of(Versioned(state.repo.store, branch="t")).message,
-    "refresh": lambda state: made(state.refresh()).message,
+    "open": lambda state: present(Versioned(state.repo.store, branch="t").head).message,
+    "refresh": lambda state: present(state.refresh()).message,
     "journal": lambda state: "".join(Journal(state.repo, "t").refresh()),
 }
 
@@ -376,7 +367,7 @@ def test_a_branch_that_is_forgotten_after_the_look_is_read_again(read: Callable[
     assert read(state) == "new"
     assert once.done
     damaged = Repository(store).commit("t", set={"n": 1})
-    store.delete("o/" + made(damaged).id)
+    store.delete("o/" + present(damaged).id)
     with pytest.raises(CorruptObject):
         read(state)
 

@@ -63,17 +63,8 @@ def fill(repo: Repository) -> dict[str, dict[str, Any]]:
 
 
 def values_of(repo: Repository) -> dict[str, dict[str, Any]]:
-    again = Repository(repo.store)
-    return {
-        name: {key: again.load(key, data).value for key, data in _entries(again, name)}
-        for name in again.branch_names()
-    }
-
-
-def _entries(repo: Repository, name: str) -> Iterator[tuple[str, bytes]]:
-    from vstate.objects import tree
-
-    return tree.scan(repo.objects.nodes, repo.branch(name).root, "")
+    names = Repository(repo.store).branch_names()
+    return {name: dict(Versioned(repo.store, branch=name)) for name in names}
 
 
 def steps(repo: Repository, **options: Any) -> list[GcReport]:
