@@ -527,3 +527,25 @@ def test_a_signal_handler_in_the_middle_of_a_call(call: str) -> None:
         if not refused:
             assert found["by the handler"] == 1, moment
             assert found["list"] in ([moment], [0] if call == "write" else [moment, 1]), moment
+
+
+def test_an_interruption_right_after_a_merge_landed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values of keys that the other writer changed are read anew, also without the handle's lock."""
+    state = Versioned()
+    state["a"], state["b"] = 1, 1
+    state.commit()
+    other = Versioned(state.store)
+    other["a"] = 2
+    other.commit()
+    state["b"] = 2
+    assert state["a"] == 1
+
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(state._handle.at.table), "apply", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            state.commit()
+    assert state["a"] == 2
+    assert dict(state) == {"a": 2, "b": 2}

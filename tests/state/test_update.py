@@ -229,12 +229,12 @@ def test_an_event_recorded_while_an_update_begins_stays() -> None:
 
 
 class Looks:
-    """Reads another key of its state while it is pickled."""
+    """Reads another key of its state, and lists keys, while it is pickled."""
 
     state: Versioned
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"seen": self.state["seen"]}
+        return {"seen": self.state["seen"], "count": len(self.state.keys("s"))}
 
 
 def test_an_update_does_not_depend_on_the_keys_that_pickling_reads() -> None:
