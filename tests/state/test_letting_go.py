@@ -105,6 +105,7 @@ def test_many_small_values_are_looked_at_while_they_are_read() -> None:
     state["z"] = 1
     state.commit()
     assert not hand.open
+    assert "z" not in hand.slots, "a committed value that nobody can edit takes no slot"
 
 
 @pytest.fixture
