@@ -53,7 +53,7 @@ def fresh(store: KVStore) -> History:
     return History(Objects(store))
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(20))
 @pytest.mark.slow
 def test_walks_find_what_a_search_of_all_commits_finds(seed: int, small: None) -> None:
     """Merge bases, ancestry, first parents and logs, in histories of any shape, with rows and without."""
