@@ -294,6 +294,7 @@ def test_a_walk_stands_still_for_no_row(small: None) -> None:
                 raise CorruptStore(self.location, "a page is damaged")
             return super().get_many(keys)
 
-    store = Unreadable()
-    expected = history(store)
+    made, store = Memory(), Unreadable()
+    expected = history(made)
+    store.set_many(dict(made.items()))
     assert log(store) == expected
