@@ -204,13 +204,10 @@ class KnowledgeStateManager(Manager):
         def summarise(part: Namespace) -> KnowledgeBaseState | None:
             progress = _progress(part).get(knowledge_base_id)
             sources = list(_sources(part).values(knowledge_base_id))
-            parts: list[IndexingProgress | SourceState] = [
-                *([] if progress is None else [progress]),
-                *sources,
-            ]
-            if not parts:
+            if progress is None and not sources:
                 return None
             known = progress or IndexingProgress(knowledge_base_id=knowledge_base_id)
+            parts: list[IndexingProgress | SourceState] = [known, *sources]
             documents = sum(source.documents_synced + source.documents_pending for source in sources)
             return KnowledgeBaseState(
                 knowledge_base_id=knowledge_base_id,

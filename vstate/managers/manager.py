@@ -96,12 +96,8 @@ class Manager:
 
         The key is relative to the part of this manager: "tasks/t/1" for "teams/tasks/t/1" in `vstate ls`.
         """
-
-        async def walk() -> list[Commit]:
-            await self._state.read(lambda state: None)
-            return [commit async for commit in self._state.log(key=f"{self.part}/{key}", limit=limit)]
-
-        return await self._call(walk)
+        own = f"{self.part}/{key}"
+        return await self._call(lambda: self._state.read(lambda state: list(state.log(key=own, limit=limit))))
 
     async def close(self) -> None:
         """Wait for the calls under way, then close the manager, and the store if the manager made it.
