@@ -106,7 +106,8 @@ class Retention:
 
     def __init__(self, ttl: float | None) -> None:
         self._ttl = ttl
-        self._next_look = 0.0
+        self._looked = 0  # microseconds since 1970, by the clock of expiries
+        self._pause = 0.0
         self._work: asyncio.Task[None] | None = None
         renew_in_child(self, Retention._renew)
 
@@ -116,7 +117,8 @@ class Retention:
     def begin(self, state: aio.Versioned, under_way: UnderWay) -> None:
         """Begin to look, unless that is under way or rests. A failure is logged: the call itself is done."""
         is_free = self._work is None or self._work.done()
-        if self._ttl is not None and is_free and expiry.now() >= self._next_look:
+        rests = 0 <= expiry.now() - self._looked < self._pause  # a clock that was set back ends it
+        if self._ttl is not None and is_free and not rests:
             self._work = asyncio.get_running_loop().create_task(self._carry_out(state, under_way, self._ttl))
 
     async def _carry_out(self, state: aio.Versioned, under_way: UnderWay, ttl: float) -> None:
@@ -131,7 +133,7 @@ class Retention:
             except VStateError as error:
                 _log.warning("expired sessions take up room until a later call: %s", error)
             seconds = max(ttl / _REST, (time.monotonic() - began) * _REST)
-            self._next_look = expiry.now() + seconds * 1_000_000
+            self._looked, self._pause = expiry.now(), seconds * 1_000_000
 
 
 def expired_sessions(mapping: Versioned, now: int) -> list[str]:
