@@ -52,7 +52,7 @@ def test_a_branch_that_moves_while_it_is_deleted_goes_too(
     opening, other = Opening(store), Repository(store)
     repo = opening.repo
     repo.commit_many([BranchChanges("chats/a", set={"n": 0}, message="first", room=in_room)])
-    of, name = (repo.refs, "publish") if keep_history else (store, "exclusively")
+    of, name = (repo.refs, "publish_all") if keep_history else (store, "exclusively")
     delete = getattr(of, name)
     late = iter(["late"])
 
