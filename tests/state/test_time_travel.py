@@ -264,3 +264,21 @@ def test_a_line_of_a_move_that_did_not_happen_is_passed_over(state: Versioned) -
     lines.set(key.replace("side", "main"), value)
     assert len(set(lines.keys("reflog/heads/main:")) - before) == 1
     assert state.undo().message == "c2"
+
+
+def test_an_interruption_right_after_the_branch_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next read is of the commit that the branch is at, also of a value that was read before."""
+    state = Versioned()
+    for number in (1, 2):
+        state["k"] = number
+        state.commit()
+    assert state["k"] == 2
+
+    def interrupted(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("vstate.state.versioned.arrive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            state.rollback()
+    assert state["k"] == 1

@@ -13,7 +13,8 @@ import pytest
 from numpy import arange, array
 from pydantic import BaseModel
 
-from vstate import Versioned
+from vstate import Memory, Versioned
+from vstate.repo.repository import Repository
 from vstate.state import tracking
 from vstate.state.tracking import is_immutable, is_unshared
 
@@ -162,3 +163,33 @@ def test_an_edit_through_the_method_of_a_part() -> None:
     log.append(1)
     assert state.commit() is not None
     assert Versioned(state.store)["tool"]["write"].__self__ == [1]
+
+
+def test_a_value_that_pickles_otherwise_is_compared_with_a_second_copy_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Attribute names that were several objects are one after loading: no change, and recognised from then
+    on.
+    """
+    store, values = Memory(), [Plain(), Plain()]
+    values[1].__dict__ = {"".join(["it", "ems"]): [1]}
+    state = Versioned(store)
+    state["k"] = values
+    state.commit()
+    loads, decode = list[str](), Repository.decode
+
+    def counting(self: Repository, key: str, *arguments: Any) -> Any:
+        loads.append(key)
+        return decode(self, key, *arguments)
+
+    other = Versioned(store)
+    held = other["k"]
+    monkeypatch.setattr(Repository, "decode", counting)
+    for _ in range(3):
+        assert not other.has_uncommitted
+        assert loads == ["k"]
+    other["x"] = 1
+    other.commit()
+    held[0].items.append(2)  # after a commit that found it unchanged
+    assert other.has_uncommitted
+    assert other.commit() is not None
