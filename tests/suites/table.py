@@ -169,6 +169,25 @@ ALL = [
             PRIVATE,
         ),
     ),
+    # The last version with tests of a state of its own, v0.1.2.
+    Suite(
+        name="agex",
+        title="states and stores of agex 0.1.2",
+        source="git+https://github.com/ashenfad/agex@0e68bb57d1da8076d4194001d742d35530a7c4f4",
+        tests=("tests/agex/state",),
+        packages=("tiktoken", "xxhash", "diskcache", "pydantic", "pygments", "numpy", *PYTEST),
+        plugin="peers",
+        stores=("memory",),
+        passed=50,
+        failing={
+            "test_cache_hit_vs_miss": "it reads the dict inside a Cache",
+            "test_cache_get_with_default": "it reads the dict inside a Cache",
+            "test_cache_eviction_basic": "it reads the dict inside a Cache",
+            "test_disk_type_validation": "vstate's message for a value that is no bytes has other words",
+            "test_versioned_snapshot": "it reads the keys of agex' own layout in the store",
+            "test_snapshot_creates_diff_keys": "it reads a key of agex' own layout in the state",
+        },
+    ),
     Suite(
         name="crewai checkpoints",
         title="checkpoints of CrewAI 1.15.30",
