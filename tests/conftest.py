@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from running import RunPython
 
 from vstate import UncommittedWarning
-from vstate.repo import graph
+from vstate.repo import core, graph
 
 pytest_plugins = ["servers", "agent_stores"]
 
@@ -37,7 +37,7 @@ atexit.register(warnings.simplefilter, "ignore", UncommittedWarning)
 
 # By chance, one commit in 256 writes a row of the commit graph, and a read of it looks for one. That would
 # change the calls of a store from run to run, which many tests count.
-TIPS, graph._TIPS = graph._TIPS, 0
+RANKS, graph._RANKS = graph._RANKS, (0, 0, 0)
 
 # A shell starts background processes with Ctrl-C ignored. Tests that interrupt a process need it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -90,5 +90,6 @@ def run_python() -> RunPython:
 
 @pytest.fixture
 def commit_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write and read the commit graph, as programs do. See `TIPS`."""
-    monkeypatch.setattr(graph, "_TIPS", TIPS)
+    """Write and read the commit graph, as programs do. See `RANKS`."""
+    monkeypatch.setattr(graph, "_RANKS", RANKS)
+    monkeypatch.setattr(core, "_SEGMENT_SECONDS", 60.0)  # on a busy machine, too

@@ -9,7 +9,6 @@ from random import Random
 import pytest
 import zstandard
 from bundle_files import store_of
-from sync_stores import Counted
 
 from vstate import Cache, CorruptStore, KVStore, Memory
 from vstate.kv import Encrypted, Prefixed, ReadOnly
@@ -31,7 +30,7 @@ BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of a few commits, so that small histories have many."""
-    monkeypatch.setattr(graph, "_TIPS", 64)
+    monkeypatch.setattr(graph, "_RANKS", (64, 256, 1024))
     monkeypatch.setattr(graph, "_MOST", 8)
     monkeypatch.setattr(graph, "_KEPT", 2)
 
@@ -53,11 +52,16 @@ def fresh(store: KVStore) -> History:
     return History(Objects(store))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("ranks", [(64, 256, 1024), (10, 40, 160)], ids=["in memory", "far away"])
+@pytest.mark.parametrize("seed", range(15))
 @pytest.mark.slow
-def test_walks_find_what_a_search_of_all_commits_finds(seed: int, small: None) -> None:
+def test_walks_find_what_a_search_of_all_commits_finds(
+    seed: int, ranks: tuple[int, ...], small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Merge bases, ancestry, first parents and logs, in histories of any shape, with rows and without."""
-    random, store = Random(seed), Memory()
+    monkeypatch.setattr(graph, "_RANKS", ranks)
+    random = Random(seed)
+    store = Memory() if ranks[0] == 64 else Far(Memory(), atomic=False)
     commits = random_history(store, random)
     parents = {commit.oid: commit.parent_ids for commit in commits}
     orders = {commit.oid: commit.order for commit in commits}
@@ -104,6 +108,12 @@ def test_walks_find_what_a_search_of_all_commits_finds(seed: int, small: None) -
                 at = parents[at][0]
             assert at == to
         fresh(store).index(heads)
+
+
+class Far(Faulty):
+    """A store whose segments have ranks."""
+
+    remote = True
 
 
 # Rows
@@ -169,7 +179,16 @@ def test_walks_read_rows_in_place_of_commits(front: str, small: None) -> None:
     for walk in (bases, log, lambda store: Repository(store).resolve(f"main~{COMMITS - 1}")):
         assert walk(store) == walk(bare)
         assert reads(store, walk) < reads(bare, walk) * 0.7
-    assert log(store) == log(ReadOnly(store)) == log(Counted(store)) == expected
+    assert log(store) == log(ReadOnly(store)) == log(Far(store, atomic=False)) == expected
+
+
+def test_commits_write_rows_where_each_key_takes_a_request(small: None) -> None:
+    """In such a store a program that commits writes the graph too; in any other one gc does."""
+    far, near = Far(Memory(), atomic=False), Memory()
+    for store in (far, near):
+        commits(store)
+    assert rows(far)
+    assert not rows(near)
 
 
 def test_a_clone_brings_its_rows(small: None) -> None:
@@ -282,6 +301,16 @@ def test_a_handle_that_has_rows_in_memory_learns_of_a_cut(small: None) -> None:
         assert [commit.message for commit in found[:20]] == [str(number) for number in range(199, 179, -1)]
         assert len({commit.oid for commit in found}) == len(found)
         assert found[0].oid == head
+
+
+def test_old_damage_stops_no_commit(small: None) -> None:
+    """A commit that would write a row goes on without it if an old commit cannot be read."""
+    store = Far(Memory(), atomic=False)
+    lost = history(store)[COMMITS // 2]
+    store.delete_many([*rows(store), OBJECT_PREFIX + lost.id])
+    for i in range(COMMITS):
+        assert Repository(store).commit("main", set={"i": [i]})
+    assert rows(store)
 
 
 def test_a_walk_stands_still_for_no_row(small: None) -> None:

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Set
 from datetime import UTC, datetime, tzinfo
 from math import ceil
+from threading import Lock
 from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from vstate import Memory, Versioned
 from vstate.kv.s3.bucket import AT_ONCE
 from vstate.repo import Repository, core
+from vstate.repo.graph import GRAPH
 from vstate.repo.names import refs
 
-COMMITS = 1_000
+if TYPE_CHECKING:
+    from seaweed_server import S3Place
+
+KEYS, CHANGED, COMMITS = 3_000, 300, 1_000
 
 
 class Rounds(Memory):
@@ -56,6 +62,47 @@ class Rounds(Memory):
         return self.rounds
 
 
+def _value(i: int) -> dict[str, object]:
+    return {"id": i, "text": f"{i} " * 40}
+
+
+@pytest.fixture(scope="module")
+def store() -> Rounds:
+    """3,000 keys; of these, two branches change 300 each."""
+    store = Rounds()
+    with Versioned(store) as state:
+        state.update({f"{i:05}": _value(i) for i in range(KEYS)})
+        state.commit()
+        with state.fork("side") as side:
+            side.update({f"{10 * i + 3:05}": _value(-i) for i in range(CHANGED)})
+            side.commit()
+        state.update({f"{10 * i:05}": _value(-i) for i in range(CHANGED)})
+        state.commit()
+    return store
+
+
+READS: dict[str, tuple[Callable[[Versioned], object], int]] = {
+    "all keys": (dict, 120),
+    "all keys of a snapshot": (lambda state: dict(state.checkout("HEAD~1")), 120),
+    "changed keys": (lambda state: list(state.diff("HEAD~1", "HEAD")), 10),
+    "changed values": (lambda state: [(c.old, c.new) for c in state.diff("HEAD~1", "HEAD").values()], 45),
+    "changed keys of a snapshot": (
+        lambda state: state.checkout("HEAD~1").get_many([f"{10 * i:05}" for i in range(CHANGED)]),
+        22,
+    ),
+    "merge": (lambda state: state.merge("side"), 25),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+@pytest.mark.slow
+def test_many_keys_are_read_many_at_a_time(store: Rounds, name: str) -> None:
+    """Rounds are as many as the requests divided by those that go at a time, and a few more."""
+    read, most = READS[name]
+    with Versioned(store) as state:
+        assert store.during(lambda: read(state)) <= most
+
+
 @pytest.fixture
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock stands still, so the ids of commits are the same in each run."""
@@ -78,14 +125,64 @@ def _log(store: Rounds) -> int:
         return rounds
 
 
+@pytest.mark.parametrize("branch", ["main", "two"])
 @pytest.mark.slow
-def test_a_log_is_read_many_commits_at_a_time(still: None) -> None:
-    """The lines of the reflog name many commits, which are read at once; also after gc."""
+def test_a_log_is_read_many_commits_at_a_time(branch: str, still: None, commit_graph: None) -> None:
+    """Where a request has one key, segments end at one commit in 16, and hold most of a log.
+
+    A thousand commits without segments are a thousand requests, and as many for the lines that name them.
+    """
     store = Rounds()
     with Versioned(store) as state:
         for i in range(COMMITS):
-            state["i"] = i
+            state["i"] = branch, i
             state.commit()
+    assert _log(store) <= 20
+    rows = list(store.items(GRAPH))
+    assert sum(len(row) for _, row in rows) < 400 * COMMITS
+    store.delete_many(key for key, _ in rows)
     assert _log(store) <= 80
+    # gc writes those that are of use to the walks from branches.
     Repository(store).gc(keep_reflog="9999d")
-    assert _log(store) <= 80
+    assert _log(store) <= 20
+    assert len(list(store.keys(GRAPH))) < len(rows) / 2
+
+
+@pytest.mark.slow
+def test_a_log_of_writers_that_raced_is_read_many_commits_at_a_time(still: None, commit_graph: None) -> None:
+    """A merge may end a segment, although the commit below it is not stored before the merge."""
+    store = Rounds()
+    handles = [Versioned(store), Versioned(store)]
+    for i in range(COMMITS // 8):
+        for number, handle in enumerate(handles):
+            handle[f"{number}"] = 0, i  # with 0, such commits end segments
+            handle.commit()
+    with Versioned(store) as state:
+        assert store.during(lambda: list(state.log())) <= 30
+
+
+def test_s3_sends_so_many_requests_at_a_time(s3_place: S3Place) -> None:
+    """On a real S3 all keys take one request each, and no more than `AT_ONCE` are under way."""
+    with s3_place.open() as store:
+        with Versioned(store) as state:
+            state.update({f"{i:03}": _value(i) for i in range(300)})
+            state.commit()
+        under_way, most, requests, lock = 0, 0, 0, Lock()
+        read = store._bucket.read
+
+        def counted(name: str) -> Any:
+            nonlocal under_way, most, requests
+            with lock:
+                under_way, requests = under_way + 1, requests + 1
+                most = max(most, under_way)
+            try:
+                return read(name)
+            finally:
+                with lock:
+                    under_way -= 1
+
+        store._bucket.read = counted  # type: ignore[method-assign]  # each request goes through it
+        with Versioned(store) as state:
+            assert dict(state) == {f"{i:03}": _value(i) for i in range(300)}
+        assert 1 < most <= AT_ONCE
+        assert requests <= 400

@@ -87,6 +87,7 @@ TRACE = "trace"
 """In a commit's info: the id of the trace that the commit was made in."""
 
 _PATIENCE = 0.5  # seconds for `gc` to bring a commit back from the trash
+_SEGMENT_SECONDS = 0.1  # how long a commit may take to read an old history for the graph
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.05  # seconds
 
 Revision = str | Commit | ObjectId
@@ -522,13 +523,21 @@ class Core(Uncopied):
         return new_room() if in_new_room and self.store.transactional else 0
 
     def _rows_of(self, advance: Advance) -> tuple[dict[str, bytes], NewObjects]:
-        """The rows of new objects and commits, and the objects. The store is stamped before it gets any."""
+        """The rows of new objects and commits, and the objects.
+
+        The store is stamped before it gets any. Where each key takes a request, the segments of the graph
+        that end at these commits go with them; elsewhere `gc` writes all segments.
+        """
         if not self._is_stamped:
             self.stamp()
         made = dict(advance.objects)
         for commit in advance.commits:
             made[commit.oid] = Object(COMMIT, commit.body)
-        return self.objects.stored(made), made
+        rows = self.objects.stored(made)
+        for commit in advance.commits if self.history.has_ranks else ():
+            if self.history.is_tip(commit.oid):
+                rows |= self._segment(advance.commits, commit)
+        return rows, made
 
     def _move_refs(
         self,
@@ -601,6 +610,14 @@ class Core(Uncopied):
         stamp = STAMP if self._is_stamped or copy is not None else None
         store = copy or (Room(self.store, number) if number else self.store)
         return Core(store, self.security, stamp=stamp, all_rooms=False)
+
+    def _segment(self, made: Sequence[Commit], commit: Commit) -> Mapping[str, bytes]:
+        """The row of the segment of the graph that ends at a commit, one of those that were made."""
+        self.objects.remember((), made[:-1])  # those below a merge are not stored yet
+        try:
+            return self.history.segment(commit, seconds=_SEGMENT_SECONDS)
+        except StorageError:
+            return {}  # old damage far back in the history is no reason to refuse a commit
 
     def has_landed(self, branch: str, commit: ObjectId) -> bool:
         """Whether the branch holds the commit, although the write reported an error."""

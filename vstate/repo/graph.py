@@ -8,13 +8,16 @@ from itertools import islice
 from vstate.errors import CorruptObject, CorruptStore
 from vstate.kv.base import KVStore
 from vstate.objects.commit import Commit
+from vstate.objects.ids import ObjectId
 from vstate.objects.segment import EDGE, MOST_BYTES, Segment, encode_segment
 
 GRAPH = "commit-graph/"
 """Under this prefix, by the id of its newest commit, lies a row with a segment of the history before it."""
 
-_TIPS = 1
-"""Of 256 commits, so many may be the newest of a segment, by chance."""
+_RANKS = 1, 4, 16
+"""Of 256 commits, so many may be the newest of a segment, by chance: one. A store that takes a request for
+each key also has segments of two later ranks, at 4 and 16 of 256. A segment goes back to the next tip of the
+rank before its own, so a walk needs few requests."""
 
 _MOST = 4096
 """A segment has so many commits at the most."""
@@ -30,11 +33,6 @@ def graph_key(oid: bytes) -> str:
     return GRAPH + oid.hex()
 
 
-def is_tip(oid: bytes) -> bool:
-    """Whether the commit may be the newest of a segment. Its id decides, so every program agrees."""
-    return oid[-1] < _TIPS
-
-
 class Graph:
     """The segments of one store. Threads may share it.
 
@@ -45,29 +43,58 @@ class Graph:
 
     def __init__(self, store: KVStore) -> None:
         self._store = store
+        self.has_ranks = store.remote and not store.transactional
+        """Whether there are later ranks: a store without transactions takes a request for each key."""
+        self._ranks = _RANKS if self.has_ranks else _RANKS[:1]
         self._segments: tuple[Segment, ...] = ()
         self._absent: set[bytes] = set()
+
+    def is_tip(self, oid: bytes, *, first: bool = False) -> bool:
+        """Whether the commit may be the newest of a segment; with `first`, of the first rank.
+
+        The id decides, so every program agrees.
+        """
+        return oid[-1] < self._ranks[0 if first else -1]
+
+    def ends_before(self, tip: bytes, oid: bytes) -> bool:
+        """Whether a segment at `tip`, of a later rank than the first, ends before the commit `oid`."""
+        return any(oid[-1] < rank <= tip[-1] for rank in self._ranks)
 
     def forget(self) -> None:
         """Read all rows again at the next need."""
         self._segments, self._absent = (), set()
 
-    def find(self, oid: bytes, ends: Ends) -> tuple[Segment, int] | None:
-        """The segment that has the commit, and the commit's place in it; None if no segment is known."""
+    def find(self, oid: bytes, ends: Ends, *, first: bool = False) -> tuple[Segment, int] | None:
+        """The segment that has the commit, and the commit's place in it; None if no segment is known.
+
+        With `first`, a segment of the first rank.
+        """
         edges: list[bytes] = []
         for segment in self._segments:
             place = segment.places.get(oid)
-            if place is not None:
+            if place is not None and (not first or self.is_tip(segment.ids[-1], first=True)):
                 if place != EDGE:
                     return segment, place
                 edges += segment.edges()
         # A first parent may lie beside the next segment's tip, and still in that segment.
-        tips = [oid] if is_tip(oid) else [tip for tip in edges if is_tip(tip)]
+        tips = [tip for tip in ([oid] if self.is_tip(oid) else edges) if self.is_tip(tip, first=first)]
         for segment in self._load(tips, ends) if tips else ():
             place = segment.places.get(oid, EDGE)
             if place != EDGE:
                 return segment, place
         return None
+
+    def lacking(self, ids: Sequence[ObjectId], ends: Ends) -> list[ObjectId]:
+        """Those of these commits, newest first, that no segment has, after a look for all their segments.
+
+        All of them from a store that reads many keys in one request: that is faster than their segments.
+        """
+        if not self.has_ranks:
+            return list(ids)
+        self._load([oid for oid in ids if self.is_tip(oid)], ends)
+        return [
+            oid for oid in ids if all(segment.places.get(oid, EDGE) == EDGE for segment in self._segments)
+        ]
 
     def _load(self, tips: Sequence[bytes], ends: Ends) -> tuple[Segment, ...]:
         loaded = {segment.ids[-1] for segment in self._segments}

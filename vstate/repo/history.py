@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
-from itertools import chain, count, islice
+from itertools import chain, count, islice, takewhile
+from math import inf
+from time import monotonic
 from typing import NamedTuple
 
 from vstate.errors import CorruptObject, CorruptStore, StorageError
@@ -13,7 +15,7 @@ from vstate.objects import tree
 from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ID_BYTES, ObjectId
-from vstate.repo.graph import Graph, is_tip, segment_row
+from vstate.repo.graph import Graph, segment_row
 from vstate.repo.objects import NODE_CACHE, Objects
 from vstate.repo.walk import BATCH, NewestFirst
 
@@ -46,8 +48,9 @@ def rolled_back(to: Commit | None, within: str = "") -> dict[str, str | None]:
     return {**info, "within": within} if within else info
 
 
-ReadCommits = Callable[[Sequence[ObjectId]], list[Commit]]
-"""Reads commits, in the order of their ids, and the next ones of a walk with them."""
+ReadCommits = Callable[[Sequence[ObjectId], Callable[[Sequence[ObjectId]], list[ObjectId]]], list[Commit]]
+"""Reads commits, in the order of their ids, and the next ones of a walk with them: of the next ones it reads
+those that the function gives back."""
 
 
 class History:
@@ -62,10 +65,11 @@ class History:
     def __init__(self, objects: Objects, trail: ReadCommits | None = None, *, exact: bool = False) -> None:
         self._objects = objects
         self.trail = trail
-        self._read = trail or objects.commits
         self._exact = exact
         self._shallow: dict[ObjectId, tuple[ObjectId, ...]] | None = None
         self._graph = Graph(objects.store)
+        self.is_tip = self._graph.is_tip
+        self.has_ranks = self._graph.has_ranks
         self._order = _Order(None)
 
     def commits(self, ids: Sequence[ObjectId]) -> list[Commit]:
@@ -79,6 +83,12 @@ class History:
                 with suppress(ValueError):  # which reading the object itself reports
                     self._objects.remember((), [segment.commit(place)])
         return self._read(ids)
+
+    def _read(self, ids: Sequence[ObjectId]) -> list[Commit]:
+        return self._objects.commits(ids) if self.trail is None else self.trail(ids, self._unindexed)
+
+    def _unindexed(self, ids: Sequence[ObjectId]) -> list[ObjectId]:
+        return self._graph.lacking(ids, self.shallow)
 
     def shallow(self) -> Mapping[ObjectId, tuple[ObjectId, ...]]:
         """The commits whose parents were removed, each with those that it has in this store."""
@@ -409,22 +419,39 @@ class History:
 
     # Writing the graph
 
-    def segment(self, tip: Commit) -> dict[str, bytes]:
-        """The row of the graph that ends at this commit, if one may end there."""
-        if not is_tip(tip.oid) or tip.oid in self.shallow():
+    def segment(self, tip: Commit, *, seconds: float = inf) -> dict[str, bytes]:
+        """The row of the graph that ends at this commit, if one may end there. The commit may be new.
+
+        No row if its commits cannot be read in so many seconds.
+        """
+        graph, shallow = self._graph, self.shallow()
+        if not graph.is_tip(tip.oid) or tip.oid in shallow:
             return {}
-        return segment_row(chain([tip], self.ancestors(*self.parents(tip), until=self._is_known)))
+        first = graph.is_tip(tip.oid, first=True)
+
+        def ends_before(oid: ObjectId) -> bool:
+            return self._is_known(oid) if first else graph.ends_before(tip.oid, oid) or oid in shallow
+
+        end = monotonic() + seconds
+        before = self.ancestors(*self.parents(tip), until=ends_before)
+        row = segment_row(chain([tip], takewhile(lambda commit: monotonic() < end, before)))
+        return row if monotonic() < end else {}
 
     def index(self, heads: Sequence[ObjectId]) -> None:
-        """Write the rows of the graph that the histories of these commits lack."""
-        commits = self.ancestors(*heads, until=self._is_known)
-        tips = self._graph.without_row(commit for commit in commits if is_tip(commit.oid))
-        for tip in reversed(tips):
-            self._graph.write(self.segment(tip))
+        """Write the rows of the graph that the histories of these commits lack.
+
+        Of the later ranks, only those newer than the segments of the first rank.
+        """
+        graph = self._graph
+        for first in (True, False) if graph.has_ranks else (True,):
+            commits = self.ancestors(*heads, until=self._is_known)
+            tips = graph.without_row(commit for commit in commits if graph.is_tip(commit.oid, first=first))
+            for tip in reversed(tips):
+                graph.write(self.segment(tip))
 
     def _is_known(self, oid: ObjectId) -> bool:
-        """Whether a segment has the commit, or history ends there."""
-        return self._graph.find(oid, self.shallow) is not None or oid in self.shallow()
+        """Whether a segment of the first rank has the commit, or history ends there."""
+        return self._graph.find(oid, self.shallow, first=True) is not None or oid in self.shallow()
 
 
 _ONE, _OTHER, _BELOW = 1, 2, 4  # an ancestor of one, of the other, and of a common ancestor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, takewhile
 
 from vstate.errors import CorruptStore
@@ -58,8 +58,13 @@ class ReflogPrefetch:
         self._digits = _ALL
         self._keys: dict[str, list[str]] = {}  # of each reflog, the lines that are listed and not followed
 
-    def commits(self, ids: Sequence[ObjectId]) -> list[Commit]:
-        """Commits in the order of the ids, from memory if possible; CorruptObject as for `Objects.commit`."""
+    def commits(
+        self, ids: Sequence[ObjectId], unindexed: Callable[[Sequence[ObjectId]], list[ObjectId]]
+    ) -> list[Commit]:
+        """Commits in the order of the ids, from memory if possible; CorruptObject as for `Objects.commit`.
+
+        Of the commits that the reflog names, only the `unindexed` ones are read ahead.
+        """
         objects = self._objects
         missing = [oid for oid in ids if not objects.is_in_memory(oid)]
         if not missing:
@@ -71,7 +76,7 @@ class ReflogPrefetch:
         ahead: list[Commit] = []
         if children and self._alone >= self._patience:
             named = self._follow(max(children, key=lambda child: child.order), missing)
-            ahead = self._read([*missing, *named]) if named else []
+            ahead = self._read([*missing, *unindexed(named)]) if named else []
         commits = objects.commits(ids)
         self._first = self._first or commits[0]
         if len(self._children) > _EXPECTED:

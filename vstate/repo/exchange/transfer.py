@@ -21,7 +21,7 @@ from vstate.repo.exchange.difference import (
     read_bodies,
     whole_commits,
 )
-from vstate.repo.graph import graph_key, is_segment, is_tip
+from vstate.repo.graph import graph_key, is_segment
 from vstate.repo.history import SHALLOW, History, shallow_row
 from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import SWEEP, Refs
@@ -216,7 +216,7 @@ class Transfer:
 
     def _copy_segments(self, commits: Sequence[Commit]) -> None:
         """Copy the rows of the graph that end at these commits. `gc` drops them if the commits never land."""
-        keys = [graph_key(commit.oid) for commit in commits if is_tip(commit.oid)]
+        keys = [graph_key(commit.oid) for commit in commits if self._history.is_tip(commit.oid)]
         found = self._source.view.get_many(keys) if keys else {}
         if rows := {key: row for key, row in found.items() if is_segment(key, row)}:
             self.target.store.set_many(rows)
