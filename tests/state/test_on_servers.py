@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import count
 
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
-from proxy import Proxy
+from proxy import Proxy, Side
 from test_machine import VersionedMachine
 
-from vstate import KVStore, Versioned, open_store
+from vstate import KVStore, StoreUnavailable, Versioned, open_store
 from vstate.kv import Prefixed
 
 LATENCY = 0.05
@@ -82,3 +83,53 @@ def test_round_trips(
     assert opening <= 6
     assert commit <= 2
     assert again <= 2
+
+
+@pytest.mark.parametrize("verdict", ["cut", "whole"], ids=["before", "after"])
+def test_a_server_that_stays_away(proxied: tuple[Proxy, str], server_url: str, verdict: str) -> None:
+    """The connection is cut at each piece of a commit, and the server stays away.
+
+    The repeated commit counts once.
+    """
+    proxy, url = proxied
+    url = re.sub("timeout=[0-9.]+", "timeout=1.5", url)
+    rounds = 0
+    with open_store(url) as store:
+        state = Versioned(store, branch="main")
+        state.set_policy("n", "counter")
+        state["n"], state["log"] = 0, []
+        state.commit()
+        proxy.heal()
+        for point in count(1):
+
+            def watch(side: Side, data: bytes, point: int = point) -> str:
+                if len(proxy.points) != point:
+                    return "pass"
+                proxy.refusing = True
+                return verdict
+
+            rounds += 1
+            state["n"] += 1
+            state["log"].append(rounds)
+            state.record("round")
+            proxy.points.clear()
+            proxy.watch = watch
+            nothing_written = False
+            try:
+                state.commit("first")
+            except StoreUnavailable as error:
+                nothing_written = not error.outcome_unknown
+            if nothing_written:
+                with open_store(server_url) as direct:
+                    assert Versioned(direct, branch="main")["n"] == rounds - 1, point
+            reached = proxy.refusing
+            proxy.up()
+            proxy.heal()
+            state.commit("again")
+            with open_store(server_url) as direct:
+                fresh = Versioned(direct, branch="main")
+                assert (fresh["n"], fresh["log"]) == (rounds, list(range(1, rounds + 1))), point
+                assert sum(len(commit.events) for commit in fresh.log()) == rounds, point
+            if not reached:
+                break
+    assert rounds > 2
