@@ -10,6 +10,7 @@ from random import Random
 import pytest
 import zstandard
 from bundle_files import (
+    alone,
     bundle_of,
     chain,
     exported,
@@ -31,6 +32,7 @@ from vstate.objects.canonical import encode
 from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, Object, ObjectId
 from vstate.repo import Repository
+from vstate.repo.exchange.bundle import Bundle
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +203,24 @@ def test_a_bundle_cuts_off_no_history_but_that_of_its_own_commits() -> None:
     with pytest.raises(InvalidInput, match="it ends a history at a commit that is missing"):
         imported(target, bundle_of(store, "main", shallow=[[bytes(head.oid), []]]))
     assert Repository(target).fsck().damaged == 1
+
+
+def test_ends_of_histories_are_looked_up_without_their_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small file can name many commits as ends that do not fit into memory together."""
+    read, rows_of = list[int](), Bundle._rows_of_frame
+
+    def counted(self: Bundle, number: int) -> dict[str, bytes]:
+        read.append(number)
+        return rows_of(self, number)
+
+    monkeypatch.setattr(Bundle, "_rows_of_frame", counted)
+    bodies = [bytes(1000 + number) for number in range(9)]
+    ids = sorted(bytes(ObjectId.of(COMMIT, body)) for body in bodies)
+    frames = [alone(b"c", bytes(ObjectId.of(COMMIT, body)), body) for body in bodies]
+    header = [[["heads/x", ids[0]]], [], [[oid, []] for oid in ids], [0, 0, 0, 9], sum(map(len, bodies))]
+    with pytest.raises(InvalidInput, match="missing, damaged or no commit"):
+        imported(Memory(), forged(header, frames))
+    assert len(read) == 1
 
 
 def test_a_ref_to_a_tree_that_is_here_is_refused(small: tuple[Mapping[str, bytes], bytes]) -> None:

@@ -10,7 +10,7 @@ import os
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, NoReturn
 
@@ -239,10 +239,10 @@ class Bundle(TransactionalStore):
     def _ends(self) -> dict[str, bytes]:
         """The rows of the ends of histories: its own for its own commits, else those of the store behind."""
         own = dict(shallow_row(oid, left) for oid, left in self.header.shallow.items())
-        if len(self._own(map(_commit_of, own))) < len(own):
+        if len(self._listed(map(_commit_of, own))) < len(own):
             self.refuse("it ends a history at a commit that is missing")
         others = dict(self._behind.items(SHALLOW))
-        here = self._own(map(_commit_of, others))
+        here = self._listed(map(_commit_of, others))
         return own | {key: row for key, row in others.items() if _commit_of(key) not in here}
 
     def get(self, key: str) -> bytes | None:
@@ -259,11 +259,36 @@ class Bundle(TransactionalStore):
     def keys(self, prefix: str = "") -> Iterator[str]:
         return (key for key in self._rows if key.startswith(prefix))
 
+    def present(self, keys: Iterable[str]) -> Set[str]:
+        keys = list(keys)
+        objects = [key for key in keys if key.startswith(OBJECT_PREFIX)]
+        found = self._listed(objects).union(key for key in keys if key in self._rows)
+        missing = [key for key in objects if key not in found]
+        return found | self._behind.present(missing) if missing else found
+
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         raise ReadOnly(f"{self._name} is a bundle, which nobody writes to")
 
     def _own(self, keys: Iterable[str]) -> dict[str, bytes]:
         """The stored forms of these objects, as far as the bundle has them. Each frame is read once."""
+        found: dict[str, bytes] = {}
+        for number, some in self._frames_of(keys):
+            rows = self._kept.get(number)
+            if rows is None:
+                self._kept[number] = rows = self._rows_of_frame(number)
+            found.update((key, rows[key]) for key in some if key in rows)
+        return found
+
+    def _listed(self, keys: Iterable[str]) -> set[str]:
+        """Those of these objects that the bundle has, by the heads of its frames. Decompresses nothing."""
+        found: set[str] = set()
+        for number, some in self._frames_of(keys):
+            items, _, _ = self._frame(self._heads[number])
+            found |= {OBJECT_PREFIX + item.oid.hex() for item in items}.intersection(some)
+        return found
+
+    def _frames_of(self, keys: Iterable[str]) -> Iterable[tuple[int, Sequence[str]]]:
+        """The frames that may have these objects, ascending, each with the keys to look for."""
         wanted: dict[int, list[str]] = defaultdict(list)
         for key in keys:
             begin = _place(bytes.fromhex(key.removeprefix(OBJECT_PREFIX)))
@@ -271,13 +296,7 @@ class Bundle(TransactionalStore):
             while at < len(self._places) and self._places[at] < begin + _MOST_FRAMES:
                 wanted[self._places[at] - begin].append(key)
                 at += 1
-        found: dict[str, bytes] = {}
-        for number in sorted(wanted):
-            rows = self._kept.get(number)
-            if rows is None:
-                self._kept[number] = rows = self._rows_of_frame(number)
-            found.update((key, rows[key]) for key in wanted[number] if key in rows)
-        return found
+        return sorted(wanted.items())
 
     def _rows_of_frame(self, number: int) -> dict[str, bytes]:
         """The stored forms of all objects of a frame."""
