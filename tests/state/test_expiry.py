@@ -241,6 +241,25 @@ def test_a_time_that_was_over_is_not_for_what_is_written_after(store: KVStore, t
     assert [state.expires(key) for key in state] == [None] * len(expected)
 
 
+def test_keys_that_expired_leave_nothing_in_memory(time: Time) -> None:
+    """A state that reads one session after another looks at none of the old ones at each commit."""
+    store = Memory()
+    state = Versioned(store)
+    for number in range(4):
+        state[f"{number}"] = [number] if number % 2 else number
+        state.expire(f"{number}", 10)
+    state.commit()
+    state = Versioned(store)
+    assert len(dict(state)) == 4
+    time.pass_(11)
+    state["n"] = 1
+    state.commit()
+    table = state._handle.at.table
+    assert not table.slots
+    assert not table.timed
+    assert not table.open
+
+
 @pytest.mark.parametrize("since", ["set", "for ever", "for longer"])
 def test_what_was_asked_for_after_an_interrupted_commit_counts(time: Time, since: str) -> None:
     """Though it turns out only later, since the store failed in between, that the commit had landed."""

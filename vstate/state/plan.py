@@ -126,13 +126,18 @@ def _drop_expired(table: SlotTable) -> None:
     at, slots = expiry.now(), table.slots
     for key in sorted(table.timed):
         slot = slots.get(key)
-        if slot is None or not slot.over(at):
-            continue
-        if slot.dirty:
-            table.dirty.add(key)
-            slots[key] = Slot(ABSENT, True, True)
-        else:
-            del slots[key]
+        if slot is not None and slot.over(at):
+            new = Slot(ABSENT, True, True) if slot.dirty else None
+            if new is not None:
+                table.dirty.add(key)
+            if key in slots and slots[key] is slot:  # a signal handler may have set it
+                if new is None:
+                    del slots[key]
+                else:
+                    slots[key] = new
+        if key not in slots:  # or the sets would grow with each key that expires
+            table.timed -= {key}
+            table.open -= {key}
 
 
 def _plan_value(
