@@ -144,6 +144,26 @@ def test_a_write_that_lands_after_the_look(on_race: OnRace) -> None:
     assert all(len(commit.parent_ids) < 2 for commit in fresh.log())
 
 
+@pytest.mark.parametrize("undo", [lambda state: state["list"].pop(), lambda state: state.update(list=[0])])
+def test_an_edit_that_is_taken_back_before_its_commit_lands_late(undo: Callable[[Versioned], object]) -> None:
+    """The value in hand is the newer one, though it is as it was before both."""
+    late = Late(Memory())
+    state = Versioned(late)
+    state["list"], state["n"] = [0], 0
+    state.commit()
+    state["list"].append(1)
+    late.holds = 1
+    with pytest.raises(StoreUnavailable):
+        state.commit()
+    assert state.has_uncommitted  # looked for, and not found
+    undo(state)
+    state.expire("list", None)
+    state["n"] = 1
+    late.carry_out()
+    state.commit()
+    assert dict(Versioned(late.store)) == dict(state) == {"list": [0], "n": 1}
+
+
 def events_of(state: Versioned) -> list[str]:
     """The kinds of the events that commits hold, oldest first."""
     return [event.kind for commit in state.log() for event in commit.events][::-1]
@@ -330,6 +350,8 @@ def run_on_an_unsure_store(chance: random.Random) -> None:
         "set": lambda number: state.__setitem__("ab"[number % 2], [number]),
         "delete": lambda number: state.pop("ab"[number % 2], None),
         "edit": lambda number: state["list"].append(number),
+        "take back": lambda number: state["list"] and state["list"].pop(),
+        "never": lambda number: state.expire("list", None),
         "commit": lambda number: state.commit(),
         "commit a key": lambda number: state.commit(keys=["list"]),
         "record": lambda number: state.record(f"{number}"),
@@ -355,6 +377,8 @@ def run_on_an_unsure_store(chance: random.Random) -> None:
             model.pop("ab"[number % 2], None)
         elif name == "edit":
             model["list"].append(number)
+        elif name == "take back":
+            model["list"] = model["list"][:-1]
         elif name in done:
             done[name][0] += 1
     store.share = store.away = 0

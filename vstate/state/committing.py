@@ -20,6 +20,7 @@ from vstate.errors import (
 from vstate.objects import tree
 from vstate.objects.canonical import plain
 from vstate.objects.commit import Commit, Event
+from vstate.objects.expiry import split_expiry
 from vstate.objects.ids import ObjectId
 from vstate.repo.core import Advance, Guard
 from vstate.repo.names.refs import HEADS
@@ -29,7 +30,7 @@ from vstate.state.base import missing
 from vstate.state.handle import Handle
 from vstate.state.plan import Plan
 from vstate.state.position import NO_VALUES, Attempt, Position, UnknownOutcome
-from vstate.state.slots import FORGET, Steps
+from vstate.state.slots import FORGET, UNASKED, Mark, Steps
 
 if TYPE_CHECKING:
     from vstate.repo.merge.three_way import Merged
@@ -101,7 +102,7 @@ def commit_now(
             root, () if at.head is None else (at.head,), message=message, info=info, events=at.events
         )
         attempt = Attempt(branch, commit, at.events, keys is None)
-        pending = UnknownOutcome(handle.operation, partial(_look_for, handle, attempt), True)
+        pending = UnknownOutcome(handle.operation, partial(_look_for, handle, attempt, plan.changes), True)
         # Readers still take values without the lock.
         handle.at = handle.at._replace(pending=pending, settled=False)
         try:
@@ -273,12 +274,22 @@ def _changed_by(handle: Handle, attempt: Attempt) -> list[str]:
     return [change.key for change in tree.diff(handle.repo.objects.nodes, handle.tree, root)]
 
 
-def _look_for(handle: Handle, attempt: Attempt) -> None:
-    """Find out whether a commit is on its branch, and be there if it is."""
+def _look_for(handle: Handle, attempt: Attempt, changes: Mapping[str, bytes | None]) -> None:
+    """Find out whether a commit is on its branch, and be there if it is.
+
+    If not, its keys count as set from now on, and so does a value that is edited back: a late commit would
+    bring the edit back.
+    """
     if handle.repo.has_landed(attempt.branch, attempt.commit.oid):
         _finish_unseen(handle, attempt)
-    else:
-        handle.at = handle.at.moved(pending=None, doubts=(*handle.at.doubts, attempt))
+        return
+    slots, steps = handle.at.table.slots, dict[str, Any]()
+    for key, entry in changes.items():
+        slot = slots.get(key)
+        if slot is not None and entry is not None and not slot.is_set and not isinstance(slot.value, Mark):
+            wanted = split_expiry(entry)[1] if slot.wanted is UNASKED else slot.wanted
+            steps[key] = slot, slot.replaced(is_set=True, wanted=wanted)
+    handle.go(steps=steps or None, pending=None, doubts=(*handle.at.doubts, attempt))
 
 
 def land_doubt(handle: Handle, branch: str, head: ObjectId) -> bool:
@@ -286,10 +297,12 @@ def land_doubt(handle: Handle, branch: str, head: ObjectId) -> bool:
 
     Not if some of its changes were undone here since: then it counts as a commit of somebody else.
     """
+    table = handle.at.table
     for attempt in handle.at.doubts:
         if attempt.branch == branch and handle.repo.is_behind(attempt.commit.oid, head):
             changed = _changed_by(handle, attempt)
-            if handle.plan(keys=changed).touched.issuperset(changed):
+            staged = {key for key in changed if key in table.slots and table.slots[key].dirty}
+            if (staged | handle.plan(keys=changed).touched).issuperset(changed):
                 _finish_unseen(handle, attempt, late=True)
                 return True
     return False
