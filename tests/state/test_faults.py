@@ -164,6 +164,25 @@ def test_an_edit_that_is_taken_back_before_its_commit_lands_late(undo: Callable[
     assert dict(Versioned(late.store)) == dict(state) == {"list": [0], "n": 1}
 
 
+def test_an_update_over_a_commit_that_landed_late_under_an_edit() -> None:
+    """It is refused, for its undoing would drop the edit."""
+    late = Late(Memory())
+    state = Versioned(late)
+    state["list"] = [0]
+    state.commit()
+    state["list"].append(1)
+    late.holds = 1
+    with pytest.raises(StoreUnavailable):
+        state.commit()
+    assert state.has_uncommitted  # looked for, and not found
+    state["list"].pop()
+    late.carry_out()
+    with pytest.raises(UncommittedChanges):
+        state.apply(lambda now: now["list"].append("never"))
+    state.commit()
+    assert dict(Versioned(late.store)) == dict(state) == {"list": [0]}
+
+
 def events_of(state: Versioned) -> list[str]:
     """The kinds of the events that commits hold, oldest first."""
     return [event.kind for commit in state.log() for event in commit.events][::-1]

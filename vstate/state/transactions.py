@@ -170,8 +170,10 @@ def _attempt(
 def _begin(handle: Handle, token: Token) -> ReadSet:
     """Go to the newest commit, and note each key that is read or written there until the token is over."""
     with handle.lock:
-        handle.settle()
+        epoch = handle.settle().epoch
         go_to_newest(handle)
+        if handle.at.epoch != epoch:  # a commit has landed late, under values that were edited back since
+            handle.require_clean("update")
         notes = ReadSet()
         at = handle.at
         handle.at = at.moved(open=(Saved(ref(token), at.epoch, {}, notes, at.events),))
