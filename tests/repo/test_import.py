@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from bundle_files import (
 from sync_stores import Counted, Hooked, Once
 
 from vstate import Memory, Versioned
+from vstate.errors import InvalidInput
 from vstate.repo import Repository
 from vstate.repo.upkeep import gc
 from vstate.testing import Faulty
@@ -112,6 +114,21 @@ def test_what_is_there_and_damaged_is_written_again() -> None:
         assert imported(target, data).written == 1
         equal(store, target)
         whole(target)
+
+
+@pytest.mark.parametrize("lose", [lambda row: None, lambda row: row[:-1] + bytes([row[-1] ^ 1])])
+def test_what_is_damaged_and_in_no_bundle_keeps_one_out(lose: Callable[[bytes], bytes | None]) -> None:
+    """The bundle relies on a tree that is damaged here: the error names it, and no ref moves."""
+    store, target = Memory(), Memory()
+    chain(store, 3)
+    imported(target, exported(store))
+    later, before = chain(store, 2, start=3), refs_of(target)
+    head = Repository(target).branch("main")
+    target.transact({f"o/{head.root}": lose(target.get(f"o/{head.root}") or b"")}, {})
+    later.rollback("HEAD~2")
+    with pytest.raises(InvalidInput, match=f"object {head.root}"):
+        imported(target, exported(store, since=[head.id]))
+    assert refs_of(target) == before
 
 
 def test_damage_elsewhere_does_not_keep_a_bundle_out() -> None:

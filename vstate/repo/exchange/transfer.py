@@ -115,7 +115,8 @@ class Transfer:
     that is at hand.
 
     With `since`, all commits between these and a tip are looked for, also those that refs of the target lead
-    to, and an object that is there counts only if it is whole.
+    to, and an object that is there counts only if it is whole. One of these whose tree is damaged does not
+    count.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class Transfer:
         if since is not None:
             for oid in since:
                 self.copy(oid)  # perhaps no ref leads to it, or it is in another room
-            self._known = [*since]
+            self._known = [oid for oid in since if self._has_tree_of(oid)]
 
     @property
     def is_swept(self) -> bool:
@@ -179,6 +180,14 @@ class Transfer:
             self._history.cut_off(copied.ends.left)  # the next tip may need what lies behind these ends
         self._known.append(tip)
         return copied
+
+    def _has_tree_of(self, oid: ObjectId) -> bool:
+        """Whether the tree of a commit of the target can be read. New commits share most of it."""
+        try:
+            Difference(self._objects).leave_out([self._objects.commit(oid)])
+        except CorruptObject:
+            return False
+        return True
 
     def _send(self, batch: Sequence[Needed], copied: Copied) -> None:
         """Write the objects of a batch that the target lacks."""
