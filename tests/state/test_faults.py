@@ -158,6 +158,7 @@ def test_an_edit_that_is_taken_back_before_its_commit_lands_late(undo: Callable[
     assert state.has_uncommitted  # looked for, and not found
     undo(state)
     state.expire("list", None)
+    assert state.commit() is None
     state["n"] = 1
     late.carry_out()
     state.commit()
@@ -176,6 +177,7 @@ def test_an_update_over_a_commit_that_landed_late_under_an_edit() -> None:
         state.commit()
     assert state.has_uncommitted  # looked for, and not found
     state["list"].pop()
+    assert not state.has_uncommitted
     late.carry_out()
     with pytest.raises(UncommittedChanges):
         state.apply(lambda now: now["list"].append("never"))

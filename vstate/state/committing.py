@@ -95,7 +95,8 @@ def commit_now(
         root, objects, nodes = tree.update(handle.repo.objects.node, before, plan.changes)
         if root == before and not at.events:
             if plan.steps or not at.settled:
-                handle.go(steps=plan.steps, open=at.inner)
+                # Under a commit that may still land, what is set stays set.
+                handle.go(steps=None if at.doubts else plan.steps, open=at.inner)
             handle.at.table.seal(plan.unshared)
             return None
         commit = handle.repo.build_commit(
