@@ -185,6 +185,29 @@ def test_an_update_over_a_commit_that_landed_late_under_an_edit() -> None:
     assert dict(Versioned(late.store)) == dict(state) == {"list": [0]}
 
 
+def test_a_merged_commit_that_lands_late_after_a_refresh() -> None:
+    """It is ours, and counts once: the refresh went to the commit that it was merged with."""
+    late = Late(Memory())
+    state = Versioned(late)
+    state.set_policy("n", "counter")
+    state["n"] = 0
+    state.commit()
+    other = Versioned(late.store)
+    other["theirs"] = 1
+    other.commit()
+    state["n"] += 1
+    state.record("once")
+    late.holds = 2  # the first one finds that the race is lost
+    with pytest.raises(StoreUnavailable):
+        state.commit()
+    state.refresh()
+    late.carry_out()
+    state.commit()
+    fresh = Versioned(late.store)
+    assert dict(fresh) == dict(state) == {"n": 1, "theirs": 1}
+    assert events_of(fresh) == ["once"]
+
+
 def events_of(state: Versioned) -> list[str]:
     """The kinds of the events that commits hold, oldest first."""
     return [event.kind for commit in state.log() for event in commit.events][::-1]

@@ -194,3 +194,30 @@ def test_allow_narrows_what_is_imported(key: SigningKey) -> None:
         assert raised.value.key == "loud"
     assert ran == []
     assert Versioned(store, allow=[f"{__name__}.*"])["loud"] == "value"
+
+
+def test_an_interrupted_merge_under_an_untrusted_commit(key: SigningKey) -> None:
+    """The handle stays where it is, and can be used: the untrusted commit is one that somebody else made."""
+    store = Memory()
+    state = Versioned(store, sign=key, trust=[str(key.public)])
+    state["a"] = 1
+    state.commit()
+    side = state.fork("side")
+    side["b"] = 2
+    side.commit()
+
+    def interrupted(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "transact", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            state.merge("side")
+    other = Versioned(store, branch="main", sign=SigningKey.generate())
+    other["c"] = 3
+    other.commit()
+    assert state["a"] == 1
+    state["mine"] = 1
+    with pytest.raises(UntrustedCommit):
+        state.commit()
+    assert dict(state) == {"a": 1, "mine": 1}

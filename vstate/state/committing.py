@@ -102,7 +102,7 @@ def commit_now(
         commit = handle.repo.build_commit(
             root, () if at.head is None else (at.head,), message=message, info=info, events=at.events
         )
-        attempt = Attempt(branch, commit, at.events, keys is None)
+        attempt = Attempt(branch, commit, at.events, keys is None, [])
         pending = UnknownOutcome(handle.operation, partial(_look_for, handle, attempt, plan.changes), True)
         # Readers still take values without the lock.
         handle.at = handle.at._replace(pending=pending, settled=False)
@@ -207,6 +207,7 @@ def _publish_merged(
             line = reflog_action("commit (merge)", commit)
             message = f"Merge {commit.short} into {branch}" + line.removeprefix("commit (merge)")
             merge_commit = repo.build_commit(root, (theirs, commit), message=message, info=commit.info)
+            attempt.merges.append(merge_commit)
             commits = [commit, merge_commit]
             rows, cached = objects | merged.objects | new_objects, [*nodes, *new_nodes]
             # The commit relies on its base for every object that it left as it was.

@@ -85,7 +85,9 @@ def arrive(
             steps[key] = slot, CLEAN
         else:
             steps[key] = slot, Slot(slot.value, slot.fixed, False, None, due)
-    handle.go(head=commit, branch=branch, steps=steps, pending=None, doubts=())
+    found = (each.after(commit) for each in handle.at.doubts if commit is not None and each.branch == branch)
+    doubts = tuple(each for each in found if each is not None)
+    handle.go(head=commit, branch=branch, steps=steps, pending=None, doubts=doubts)
 
 
 def begin_anew(handle: Handle, commit: Commit) -> None:

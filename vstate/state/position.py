@@ -28,12 +28,24 @@ NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Attempt(NamedTuple):
-    """A commit on its way to the branch, and its events. `whole`: it has the changes of all keys."""
+    """A commit on its way to the branch, and its events.
+
+    - `whole`: it has the changes of all keys.
+    - `merges`: the commits that merge it into what others committed, one for each try.
+    """
 
     branch: str
     commit: Commit
     events: tuple[Event, ...]
-    whole: bool = True
+    whole: bool
+    merges: list[Commit]
+
+    def after(self, head: Commit) -> Attempt | None:
+        """The attempt for a handle that has gone to this head; None if it cannot land there any more."""
+        last = self.merges[-1] if self.merges else None
+        if last is None or last.parent_ids[0] != head.oid:
+            return None
+        return self._replace(commit=last, merges=[])
 
 
 class UnknownOutcome(NamedTuple):
