@@ -184,3 +184,31 @@ def test_a_state_equals_a_mapping_of_its_items():
         ]
         assert each in {each}
     assert state.checkout("HEAD") != snapshot
+
+
+class Item:
+    """A value that is pickled by Python code, in which threads take turns."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@pytest.mark.slow
+def test_a_dict_that_a_thread_keeps_growing_is_committed(quick_switches: Any) -> None:
+    """A dict to which another thread keeps adding objects can be committed."""
+    state = Versioned()
+    state["items"] = items = {number: Item(number) for number in range(5000)}
+    stop = threading.Event()
+
+    def grow() -> None:
+        while not stop.is_set() and len(items) < 400_000:
+            items[len(items)] = Item(len(items))
+
+    thread = threading.Thread(target=grow)
+    thread.start()
+    try:
+        assert state.commit() is not None
+    finally:
+        stop.set()
+        thread.join()
+    assert len(Versioned(state.store)["items"]) >= 5000
