@@ -26,7 +26,7 @@ from sync_stores import Once
 from vstate import Cache, Disk, KVStore, Memory, Versioned
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.kv import Encrypted, Prefixed
-from vstate.repo import Repository
+from vstate.repo import Repository, idset
 from vstate.repo.exchange import sync
 from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import line_check
@@ -501,6 +501,15 @@ def test_id_set_is_a_set(added: list[bytes], asked: list[bytes]) -> None:
         assert len(found) == len(model)
     for oid in added + asked:
         assert (oid in found) is (oid in model)
+
+
+def test_id_set_finds_no_bytes_across_two_ids() -> None:
+    """What a walk takes for known it does not follow: gc would remove what lies behind it."""
+    rows = [bytes(range(start, start + 14)) for start in (0, 14, 7)]
+    bucket = b"".join(rows)
+    assert all(idset._holds(bucket, row) for row in rows)
+    assert not any(idset._holds(bucket[:28], bucket[at : at + 14]) for at in range(1, 14))
+    assert not idset._holds(b"", bytes(14))
 
 
 def _fill(state: Versioned, count: int = 12) -> None:
