@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from itertools import count
 from random import Random
@@ -425,6 +426,34 @@ def test_head_may_come_to_a_branch_as_gc_deletes_it(time: Time, atomic: bool) ->
     assert not kept(store, after=60, time=time)
     assert Repository(store).gc().expired == ()
     assert Versioned(store)["k"] == 1
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_gc_that_fails_anywhere_without_transactions(after: bool) -> None:
+    """After a failure at each store call, the branch is there or gone, and may begin anew."""
+    for number in count(1 + after, 2):  # a failure after a call is as one before the next
+        with standing_still() as time:
+            memory = Memory()
+            committed(Versioned(memory), main=1)
+            committed(session(memory), old=1)
+            time.pass_(61)
+            store = Faulty(memory, atomic=False)
+            repo = Repository(store)
+            store.calls.clear()
+            store.fail_at, store.after, failed = number, after, True
+            with suppress(StoreUnavailable):
+                repo.gc(grace="0")
+                failed = False
+            store.fail_at = None
+            shown = dict(Versioned(memory, branch="session"))
+            assert shown == {"old": 1} or (not shown and Repository(store).fsck().ok)
+            if not shown:
+                committed(Versioned(store, branch="session"), new=1)
+                assert kept(store, after=59, time=time)
+            if not failed:
+                assert not shown
+                break
+    assert number > 10
 
 
 def test_changes_on_a_branch_that_gc_deleted(store: KVStore, time: Time) -> None:
