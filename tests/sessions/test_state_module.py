@@ -5,10 +5,13 @@ from __future__ import annotations
 import copy
 import json
 import threading
+from functools import partial
+from itertools import count
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from raising import interrupted
 
 from vstate.errors import InvalidInput, NotFound
 from vstate.sessions import StateModule
@@ -252,6 +255,23 @@ def test_a_failure_in_the_middle_changes_nothing() -> None:
         agent.load_state_dict({"memory": {"content": [1]}, "name": "x", "plan": "y"})
     assert any("plan" in note for note in caught.value.__notes__)
     assert agent.state_dict() == before
+
+
+def test_an_interruption_changes_all_or_nothing() -> None:
+    """Ctrl-C at any moment of a load leaves the object in its old or its new state."""
+    old, new = ([], "ann", "none"), ([1], "new", "win")
+    found = set()
+    state = {"memory": {"content": [1]}, "name": "new", "plan": "win"}
+    for moment in count(1):
+        agent = Agent()
+        _, interruption = interrupted(partial(agent.load_state_dict, state), moment)
+        now = (agent.memory.content, agent.name, agent.plan.goal)
+        assert now in (old, new)
+        found.add(now == new)
+        if interruption is None:
+            break
+    assert moment > 50
+    assert found == {True, False}
 
 
 def test_errors_of_methods_of_its_own_say_where() -> None:
