@@ -60,7 +60,7 @@ def _module(value: Any) -> StateModule:
 def _fold(initial: Any, result: Any) -> None:
     stream = EventStream[int](Versioned(), "log")
     stream.extend(range(10))
-    stream.fold(lambda so_far, _: result, initial, every=3)
+    stream.fold(lambda so_far, _: result, initial, every=3, name="it")
 
 
 CALLS: dict[str, Callable[[Callable[[int], Any]], object]] = {
