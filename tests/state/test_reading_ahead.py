@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
+from random import Random
 
 import pytest
 
@@ -313,3 +315,25 @@ def test_a_damaged_value_of_a_diff_fails_alone() -> None:
     with Versioned(store) as state:
         diff = state.diff("HEAD~1", "HEAD")
         assert keys_that_raise(CorruptObject, diff, read=lambda key: diff[key].old) == ["50"]
+
+
+LONG = Random(3).randbytes(12_000_000)
+
+
+@pytest.mark.parametrize("value", [bytearray(LONG), {"image": LONG, "seen": [1]}], ids=["bytearray", "dict"])
+@pytest.mark.slow
+def test_a_long_value_is_in_memory_twice_at_most(value: object) -> None:
+    """While binary data is loaded, memory holds its pickle and itself; it is not pickled again."""
+    store = Memory()
+    with Versioned(store) as state:
+        state["long"] = value
+        state.commit()
+    with Versioned(store) as state:
+        tracemalloc.start()
+        try:
+            found = state["long"]
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert found == value
+        assert peak < 2.2 * len(LONG)

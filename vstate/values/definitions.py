@@ -50,7 +50,7 @@ from vstate.values import builders
 from vstate.values.builders import MAINS, NAMED, is_of_python, module_of
 from vstate.values.exceptions import reduce_exception
 from vstate.values.fields import is_by_name, reduce_by_name
-from vstate.values.opcodes import framed, frameless
+from vstate.values.opcodes import frameless, pickle_file
 
 _CLOUDPICKLES: Final[dict[type, Any]] = cloudpickle.Pickler._dispatch_table
 _SINGLE: Final = (NoneType, EllipsisType, NotImplementedType)
@@ -167,7 +167,7 @@ class _Trial(pickle.Unpickler):
 
 
 def _try(data: bytes) -> Any:
-    return _Trial(io.BytesIO(framed(data))).load()
+    return _Trial(pickle_file(data)).load()
 
 
 def _dump(pickler: ByValue, obj: Any) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeAlias
 from vstate.errors import CannotLoad
 from vstate.values import builders, evolution
 from vstate.values.fields import field_names, is_by_name, make, set_fields
-from vstate.values.opcodes import EMPTY_SET, FROZENSET, NAMES, framed, load_only_plain, may_hold
+from vstate.values.opcodes import EMPTY_SET, FROZENSET, NAMES, load_only_plain, may_hold, pickle_file
 
 Buffers: TypeAlias = Sequence[bytearray | memoryview]
 
@@ -31,7 +31,7 @@ def load_any(
         with suppress(CannotLoad):  # a forged one may have a name of protocol 0
             return load_only_plain(data), False  # it needs no Loader: a third of its time
     tracer = partial(_tracer, data, buffers)
-    loader = Loader(io.BytesIO(framed(data)), buffers=buffers)
+    loader = Loader(pickle_file(data), buffers=buffers)
     loader.names = names
     try:
         value = loaded(loader.load, tracer)

@@ -11,7 +11,7 @@ import copyreg
 import io
 import pickle
 import pickletools
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 from vstate.errors import CannotLoad
 
@@ -58,6 +58,7 @@ STOP: Final = 0x2E
 
 _FRAME_HEADER: Final = 9  # the opcode and its eight bytes of length
 _FIRST_FRAMED_PROTOCOL: Final = 4
+_LONG: Final = 128 * 1024  # bytes; the C unpickler reads as many ahead
 
 
 def frameless(data: bytes) -> bytes:
@@ -73,16 +74,18 @@ def frameless(data: bytes) -> bytes:
     return _without_frames(data)
 
 
-def framed(data: bytes | bytearray) -> bytes:
-    """`data`, a pickle without frames, as PROTO and one frame around the rest.
+def pickle_file(data: bytes | bytearray) -> IO[bytes]:
+    """A file for an unpickler of `data`, a pickle without frames.
 
-    Without frames, the C unpickler reads a file opcode by opcode. Returns data that starts with a frame, or
-    whose protocol has none, unchanged.
+    The C unpickler reads a file opcode by opcode, but a frame at once. So a short pickle gets one frame. That
+    would copy a long one, which is read in pieces.
     """
+    if len(data) >= _LONG:
+        return io.BufferedReader(io.BytesIO(data), _LONG)
     if len(data) < 3 or data[0] != PROTO or data[1] < _FIRST_FRAMED_PROTOCOL or data[2] == FRAME:
-        return bytes(data)
+        return io.BytesIO(data)
     length = (len(data) - 2).to_bytes(8, "little")
-    return b"".join((data[:2], b"\x95", length, memoryview(data)[2:]))
+    return io.BytesIO(b"".join((data[:2], b"\x95", length, memoryview(data)[2:])))
 
 
 def _without_frames(data: bytes) -> bytes:
@@ -175,6 +178,6 @@ def load_only_plain(data: bytes | bytearray) -> Any:
         if found is None or any(token[0] in _EXTENSIONS for token in found):
             raise CannotLoad("copyreg", "only plain data is loaded here")
     try:
-        return _PlainUnpickler(io.BytesIO(framed(data))).load()
+        return _PlainUnpickler(pickle_file(data)).load()
     except _MALFORMED as error:
         raise CannotLoad("its pickle", f"{type(error).__name__}: {error}") from error
