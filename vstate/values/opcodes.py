@@ -74,6 +74,21 @@ def frameless(data: bytes) -> bytes:
     return _without_frames(data)
 
 
+class _Memory(io.RawIOBase):
+    """A file of bytes in memory, which are not copied before they are read."""
+
+    def __init__(self, data: bytes | bytearray) -> None:
+        self._rest = memoryview(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size
+
+
 def pickle_file(data: bytes | bytearray) -> IO[bytes]:
     """A file for an unpickler of `data`, a pickle without frames.
 
@@ -81,7 +96,7 @@ def pickle_file(data: bytes | bytearray) -> IO[bytes]:
     would copy a long one, which is read in pieces.
     """
     if len(data) >= _LONG:
-        return io.BufferedReader(io.BytesIO(data), _LONG)
+        return io.BufferedReader(_Memory(data), _LONG)
     if len(data) < 3 or data[0] != PROTO or data[1] < _FIRST_FRAMED_PROTOCOL or data[2] == FRAME:
         return io.BytesIO(data)
     length = (len(data) - 2).to_bytes(8, "little")
