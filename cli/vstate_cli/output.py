@@ -34,9 +34,8 @@ _CODES: Final = {
     "bold": "1", "dim": "2", "reverse": "7",
     "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36",
 }  # fmt: skip
-_FIRST_SHOWN_AFTER: Final = 0.5  # seconds of work before its progress is shown
+_FIRST_SHOWN_AFTER: Final = 0.5  # seconds of work before a bar is shown
 _SHOWN_EVERY: Final = 0.1  # seconds
-_CLEAR_LINE: Final = "\r\x1b[K"
 _LONGEST: Final = 1_000_000  # characters of a line
 _BLOCK: Final = 64 * 1024  # characters of a text that are written at a time
 _MOST_ESCAPES: Final = 1_000_000  # characters that escapes may add to a text
@@ -137,17 +136,13 @@ class _Pager:
                 pass  # the pager handles Ctrl-C itself, and goes on
 
 
-def _takes_codes(stream: TextIO) -> bool:
-    """Whether the stream is a terminal that takes colours and moves of the cursor."""
-    return stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
-
-
-class Progress:
-    """Shows how far work has come, in one line on a terminal, once it takes long."""
+class ProgressBar:
+    """Shows the progress of work, once it takes long, and only on a terminal."""
 
     def __init__(self) -> None:
         self._began = self._shown = time.monotonic()
-        self._is_shown = False
+        self._bar: Any = None
+        self._task: Any = None
 
     def __call__(self, step: str, count: int, total: int | None = None) -> None:
         """Show the count of a step, and its share of a known total. Cheap enough for every item."""
@@ -155,19 +150,40 @@ class Progress:
         if now - self._began < _FIRST_SHOWN_AFTER or now - self._shown < _SHOWN_EVERY:
             return
         self._shown = now
-        if _takes_codes(sys.stderr):
-            share = f" ({100 * count // total} %)" if total else ""
-            sys.stderr.write(f"{_CLEAR_LINE}{step}: {count:,}{share}")
-            sys.stderr.flush()
-            self._is_shown = True
+        if self._bar is None and sys.stderr.isatty():
+            self._bar = _make_bar()
+            self._task = self._bar.add_task("", total=None)
+            self._bar.start()
+        if self._bar is not None:
+            # `update` ignores a total of None, and keeps the one before.
+            self._bar.tasks[0].total = total
+            self._bar.update(self._task, description=f"{step}: {count:,}", completed=count)
 
     def stop(self) -> None:
-        """Take the line away. The next call may show a new one, after a while."""
-        if self._is_shown:
-            sys.stderr.write(_CLEAR_LINE)
-            sys.stderr.flush()
-            self._is_shown = False
+        """Take the bar away. The next call may show a new one."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
             self._began = time.monotonic()
+
+
+def _make_bar() -> Any:
+    # Imported late: few runs take long enough to show a bar.
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.text import Text
+
+    class Percent(TextColumn):
+        def render(self, task: Any) -> Text:
+            return Text("" if task.total is None else f"{task.percentage:3.0f} %")
+
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        Percent(""),
+        console=Console(stderr=True),
+        transient=True,
+    )
 
 
 class Output:
@@ -181,14 +197,14 @@ class Output:
         self._own_stream = stream
         self.is_terminal = stream is None and sys.stdout.isatty()
         self._pager = _Pager() if paged and self.is_terminal else None
-        is_capable = stream is None and _takes_codes(sys.stdout)
+        is_capable = self.is_terminal and os.environ.get("TERM") not in ("dumb", "unknown")
         is_asked = bool(os.environ.get("FORCE_COLOR")) and stream is None
         self.is_coloured = (is_capable or is_asked) and not os.environ.get("NO_COLOR")
         """Whether the text has colours."""
         self.width = shutil.get_terminal_size().columns if self.is_terminal else None
         """The columns of the terminal; None elsewhere."""
-        self.progress = Progress()
-        """Shows how far long work has come, until the next output."""
+        self.progress = ProgressBar()
+        """Shows the progress of long work, until the next output."""
         self.short_times = self.is_terminal
         """Whether times are short, for people."""
         self.damage: StorageError | None = None
@@ -203,11 +219,11 @@ class Output:
         self.progress.stop()
         if self._own_stream is not None:
             return self._own_stream
-        # Opened at the first text: an error, or a progress before the text, needs no pager.
+        # Opened at the first text: an error, or a progress bar before the text, needs no pager.
         return sys.stdout if self._pager is None else self._pager.stream()
 
     def close(self) -> None:
-        """Take the progress away, and wait until the reader leaves the pager."""
+        """Take away the bar of the progress, and wait until the reader leaves the pager."""
         self.progress.stop()
         if self._pager is not None:
             self._pager.close()

@@ -39,7 +39,7 @@ def test_the_option_wins_over_the_environment(store, merged, monkeypatch, tmp_pa
 
 
 def test_stores_that_cannot_be(rows, vstate, store, tmp_path, monkeypatch):
-    """The message says how to name a store, or what is wrong with this one; no store is created."""
+    """The message says how to name a store, or names the fault in the given one; no store is created."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(type(vstate), "run", lambda self, *words, **more: run(*words, **more))
     (tmp_path / "file").write_text("x")

@@ -17,7 +17,8 @@ from vstate.sessions import Conversation
 SESSIONS = {
     "log shows id, refs, message, time, info, events and changed keys": """
         log -> <id> (HEAD -> main) more / <time> / +notes/b / <id> tidy up / <time> · 1 event
-            / ~messages -old ~text / <id> read / <time> · ok · 250 ms / +notes/a ~plan / <id> (tag: v1) start
+            / ~messages -old ~text / <id> read / <time> · ok · 250 ms
+            / +notes/a ~plan / <id> (tag: v1) start
             / <time> · model=small / +messages +old +plan +text
         log --oneline -> <id> (HEAD -> main) more +1 / <id> tidy up ~2 -1 / <id> read +1 ~1
             / <id> (tag: v1) start +4
@@ -36,7 +37,7 @@ SESSIONS = {
         >>> state.commit("failed", outcome="error", seconds=300); state.close()
         log -1 -> <id> (HEAD -> main) failed / <time> · error · 300 s / +x
     """,
-    "log -p and --stat show what changed": """
+    "log -p and --stat show the changed keys": """
         log -p -1 HEAD~2 -> <id> read / <time> · ok · 250 ms / + notes/a dict, <size> / {'lines': 3}
             / ~ plan stores.Plan, <size> -> <size> / + steps[1]: 'think'
         log --stat -1 HEAD~1 -> <id> tidy up / <time> · 1 event / ~ messages list, <size> -> <size>
@@ -56,7 +57,7 @@ SESSIONS = {
         reflog -1 -> main@{0} <id> <time> commit: a key -5
         undo -2 -> main is at <id> tidy up / undo 2 moves: commit: a key -5 / ...
     """,
-    "show prints a commit with its parents, message, info, events and what changed inside": """
+    "show prints a commit with its parents, message, info, events and changes inside values": """
         show -> commit <ID> (HEAD -> main) / parent: <id> / time: <time> / more / + notes/b dict, <size>
             / {'lines': 5}
         show HEAD~1 -> commit <ID> / parent: <id> / time: <time> / tidy up / for good
@@ -83,7 +84,7 @@ SESSIONS = {
         show v1 plan ? keys(@) -> ["commit", "key", "type", "size", "value"]
         show plan steps[1] ? [value, path] -> ["think", "steps[1]"]
     """,
-    "diff shows what changed inside each key by path, or in one key or part": """
+    "diff shows the changes inside each key by path, or those in one key or part": """
         diff v1 main -> ~ messages list, <size> -> <size> / + [1]: 'bye' / + notes/a dict, <size>
             / {'lines': 3} / + notes/b dict, <size> / {'lines': 5} / - old NoneType, <size> / None
             / ~ plan stores.Plan, <size> -> <size> / + steps[1]: 'think' / ~ text str, <size> -> <size>

@@ -62,7 +62,7 @@ SESSIONS = {
         fetch TMP/backup -> [1] vstate: no store at TMP/backup
         push TMP/backup --create -> sent ... objects, <size> / created heads/main <id>
     """,
-    "a push out of a store that is only read succeeds, and says what is not noted here": """
+    "a push from a read-only store succeeds, and says that this store cannot note it": """
         clone STORE TMP/copy
         >>> commit(COPY, n=1)
         push -s readonly:COPY -> sent ... / moved heads/main <id> from <id>
@@ -125,14 +125,15 @@ SESSIONS = {
     "remote adds, lists and removes, and makes paths absolute": """
         remote -> -
         remote add backup there -> Added the remote backup, TMP/there.
-        remote add origin 'redis://:${PASSWORD}@host/0' -> Added the remote origin, redis://:${PASSWORD}@host/0.
+        remote add origin 'redis://:${PASSWORD}@host/0'
+            -> Added the remote origin, redis://:${PASSWORD}@host/0.
         remote list -> backup TMP/there / origin redis://:${PASSWORD}@host/0
         remote ? [0] -> {"name": "backup", "url": "TMP/there"}
         remote remove backup ? @ -> {"name": "backup", "url": "TMP/there"}
         remote remove backup -> [1] vstate: no remote 'backup'...
         remote add origin /x -> [1] vstate: there is a remote 'origin' already...
     """,
-    "a bundle takes branches and tags elsewhere, all of them or what is new": """
+    "a bundle carries branches and tags to another store: all commits, or the new ones": """
         export main v1 -o TMP/a -> exported heads/main, tags/v1: 13 objects, <size>, in a bundle of <size>
         import TMP/a -s TMP/other -> imported 13 objects, all of them new, <size>
             / created heads/main <id> / created tags/v1 <id>
@@ -151,7 +152,7 @@ SESSIONS = {
         export main -o TMP/no/x -> [1] vstate: TMP/no/x cannot be written: No such file or directory...
         export main -o TMP -> [1] vstate: TMP cannot be written: Is a directory; choose another file
     """,
-    "what has diverged from a bundle stays, and the rest is imported": """
+    "a branch that diverged from the bundle stays as it is; the others are imported": """
         >>> mine = commit(tmp_path / "mine", "mine", mine=1)
         export main -o TMP/a
         import TMP/a -s TMP/mine -> [1] imported 13 objects, ...
@@ -161,7 +162,7 @@ SESSIONS = {
         import TMP/a --prefix theirs -s TMP/mine -> ... / created heads/theirs/main <id>
         import TMP/a --prefix x/y/ -s TMP/mine -> ... / created heads/x/y/main <id>
     """,
-    "what is no bundle is an error, and changes nothing": """
+    "a file that is no bundle is an error, and the store stays as it is": """
         >>> before = refs(store)
         >>> (tmp_path / "empty").write_bytes(b"")
         >>> (tmp_path / "cut").write_bytes(b"vstate bundle\\n\\0\\1" + bytes(100))
@@ -253,7 +254,9 @@ def test_pull_unpickles_nothing(copy, store, policy, capfd, monkeypatch):
 def test_all_of_them_tell_their_progress(copy, store, tmp_path, monkeypatch):
     """All transfer commands tell their steps."""
     steps = []
-    monkeypatch.setattr(output.Progress, "__call__", lambda self, step, count, total=None: steps.append(step))
+    monkeypatch.setattr(
+        output.ProgressBar, "__call__", lambda self, step, count, total=None: steps.append(step)
+    )
     for number, arguments in enumerate(
         [["push"], ["fetch"], ["pull"], ["clone", str(store), str(tmp_path / "new")]]
     ):
@@ -283,7 +286,7 @@ def test_a_bundle_is_not_for_a_terminal(vstate, monkeypatch):
     def on_a_terminal(out, *, paged):
         out.is_terminal = True
         out._pager = out.damage = None
-        out.progress = output.Progress()
+        out.progress = output.ProgressBar()
 
     monkeypatch.setattr(output.Output, "__init__", on_a_terminal)
     result = vstate.run("export", "main", "-o", "-")

@@ -98,7 +98,7 @@ def test_variables_in_a_url(rows, tmp_path, monkeypatch):
         f"cache:redis://:{SECRET}@127.0.0.1:{{0}}/0?max_bytes=1000",
         f"rediss://user:{SECRET}@127.0.0.1:{{0}}/0",
         f"postgresql://127.0.0.1:{{0}}/db?user=user&password={SECRET}&timeout=5",
-        f"s3://bucket?endpoint=http://127.0.0.1:{{0}}&access_key_id={SECRET}&secret_access_key={SECRET}&region=x",
+        f"s3://b?endpoint=http://127.0.0.1:{{0}}&access_key_id={SECRET}&secret_access_key={SECRET}&region=x",
         f"redis://user:{SECRET}@127.0.0.1/0?nosuchoption={SECRET}",
     ],
 )

@@ -12,7 +12,7 @@ from vstate_cli import output
 from vstate import Disk, Versioned
 
 SESSIONS = {
-    "gc removes what no ref and no recent move leads to; a dry run says what and why": """
+    "gc removes commits that no ref and no recent move leads to; a dry run lists them, with the reason": """
         branch -d what-if
         gc -> removed 0 objects, <size> / the files took <size> and take <size> / 16 objects in use
         gc --keep-reflog 1h --dry-run ? removed -> 0
@@ -81,7 +81,7 @@ SESSIONS = {
         keep main --idle soon -> [1] vstate: 'soon' is not an age...
         keep a*b --last 1 -> [1] vstate: 'a*b' is not a branch name...
     """,
-    "fsck names what is damaged and lost, and --repair moves a branch to its newest intact commit": """
+    "fsck names damaged objects and lost keys; --repair moves the branch to its newest intact commit": """
         fsck -> 5 commits, 11 trees, ...: nothing is damaged (<s>)
         fsck --quick -> 5 commits, ... (blobs not read); ...: nothing is damaged (<s>)
         fsck --repair -> 5 commits, ...: nothing is damaged (<s>)
@@ -223,23 +223,35 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(
-    ("file", "after", "term", "shown"),
-    [
-        (Terminal, 0, "xterm", "\r\x1b[Kchecking: 5\r\x1b[Kimporting: 1,234 (50 %)\r\x1b[K"),
-        (Terminal, 60, "xterm", ""),
-        (Terminal, 0, "dumb", ""),
-        (io.StringIO, 0, "xterm", ""),
-    ],
-)
-def test_progress_is_one_line_of_a_terminal(monkeypatch, file, after, term, shown):
-    """A long run shows its step, the count and the share of a known total; the next output takes it away."""
-    monkeypatch.setattr(output, "_FIRST_SHOWN_AFTER", after)
+def test_a_bar_on_a_terminal(monkeypatch):
+    """A long run shows its step and progress on standard error, and no percentage without a total."""
+    monkeypatch.setattr(output, "_FIRST_SHOWN_AFTER", 0)
     monkeypatch.setattr(output, "_SHOWN_EVERY", 0)
-    monkeypatch.setenv("TERM", term)
-    monkeypatch.setattr(sys, "stderr", written := file())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     out = output.Output(stream=io.StringIO())
     out.progress("checking", 5)
-    out.progress("importing", 1234, 2468)
-    out.line("a line")
-    assert written.getvalue() == shown
+    out.progress("im[red]porting", 1234, 2468)
+    out.progress._bar.refresh()
+    out.progress("copying", 3101)
+    out.progress._bar.refresh()
+    out.line("the output takes the bar away")
+    text = terminal.getvalue()
+    assert "im[red]porting: 1,234" in text
+    assert "50 %" in text
+    assert "copying: 3,101" in text
+    assert text.count("%") == text.count("50 %")
+    assert text.endswith(("\x1b[2K", "\x1b[?25h"))
+
+
+@pytest.mark.parametrize(("file", "after"), [(io.StringIO, 60), (io.StringIO, 0), (Terminal, 60)])
+def test_no_bar_elsewhere(monkeypatch, file, after):
+    """There is no bar without a terminal, and none for a short run."""
+    monkeypatch.setattr(output, "_FIRST_SHOWN_AFTER", after)
+    monkeypatch.setattr(output, "_SHOWN_EVERY", 0)
+    monkeypatch.setattr(sys, "stderr", written := file())
+    bar = output.ProgressBar()
+    bar("checking", 5, 10)
+    bar.stop()
+    assert written.getvalue() == ""

@@ -39,7 +39,8 @@ SESSIONS = {
         >>> changed.loc[1, "price"], changed.loc[2, "city"] = 9.5, "Oslo"
         >>> commit(store, frame=changed)
         diff frame -> ~ frame pandas.DataFrame, <size> -> <size> / + new: int64, 3 cells: 1, 1, 1
-            / - weight: float64, 3 cells: 4.0, 5.0, 6.0 / ~ price[1]: nan -> 9.5 / ~ city[2]: '東京' -> 'Oslo'
+            / - weight: float64, 3 cells: 4.0, 5.0, 6.0 / ~ price[1]: nan -> 9.5
+            / ~ city[2]: '東京' -> 'Oslo'
         show frame price[1] -> 9.5
         show HEAD~1 frame city[2] -> '東京'
         show frame prise[1] -> [1] vstate: no .prise ...did you mean: .price?
@@ -108,7 +109,7 @@ SESSIONS = {
             / ~ [10:20]: 10.0, 11.0, 12.0, 13.0, … -> 0.0, 0.0, 0.0, 0.0, … (10 of 1000 elements differ)
             / ~ [500]: 500.0 -> -1.0
     """,
-    "the diff of a column begins with what is odd: missing cells, other types, the largest changes": """
+    "the diff of a column begins with the odd cells: missing ones, other types, the largest changes": """
         >>> cells = [float(number) for number in range(100)]
         >>> commit(store, frame=pandas.DataFrame({"x": pandas.Series(cells, dtype=object), "y": cells}))
         >>> odd = {50: cells[50], 70: float("nan"), 80: "eighty", 90: 1e6, 95: None}
@@ -127,7 +128,8 @@ SESSIONS = {
         blame frame price -> <id> <time> change price.dtype ... / <id> <time> change price[0] 0.0
             / <id> <time> change price[1] 1.0 / … 195 more parts of this commit (--json has them all)
             / <id> <time> change price[197] 197.0 / ... / <id> <time> change price[200] nan
-            / <id> <time> change price[201] 201.0 / ... / … 93 more ... / <id> <time> change price[299] 299.0
+            / <id> <time> change price[201] 201.0 / ... / … 93 more ...
+            / <id> <time> change price[299] 299.0
         blame frame price ? length(@) -> 301
     """,
     "a line of an array begins with the path of its row or element": """

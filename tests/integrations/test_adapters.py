@@ -328,7 +328,7 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("way", COPIES)
 def test_a_copy_opens_the_store_again(adapter: Adapter, way: str, tmp_path: Path) -> None:
-    """A copy of an adapter on a path reads what is there, and goes on with it; few have a pickle."""
+    """A copy of an adapter on a path reads the stored threads and adds to them; few can be pickled."""
     handle = adapter.open(tmp_path / "s")
     adapter.write(handle, "ann", ["one"], 0)
     one = handle if isinstance(handle, Opened | AsyncOpened) else handle("ann")

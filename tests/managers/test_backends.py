@@ -60,7 +60,7 @@ def test_the_file_has_all_values_of_a_part(file: Path) -> None:
 
 
 def test_the_file_follows_head(file: Path) -> None:
-    """Also over a rollback, a checkout, a merge, a commit of another program, and a gc of what it showed."""
+    """The file follows a rollback, a checkout, a merge, another program's commit, and a gc of its commit."""
     with opened(file) as store, Versioned(store) as state:
         for n in (1, 2):
             state["n"] = n

@@ -235,7 +235,7 @@ def acting(store: Memory, call: Callable[[StateService], Coroutine[Any, Any, T]]
 async def test_a_session_that_is_used_as_it_is_purged(time: Time, clock_is_behind: bool) -> None:
     """At any moment of the purge: a new round is there, and is the only one.
 
-    A process whose clock is behind exports the session, and what it got is still there afterwards.
+    A process whose clock is behind exports the session, and the exported round is still there afterwards.
     """
     at = 0
     while True:

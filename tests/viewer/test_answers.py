@@ -94,7 +94,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize("subject", ANSWERS)
 def test_answers(viewer: Viewer, subject: str) -> None:
-    """The answers about a small store have what is written here."""
+    """Each answer about a small store equals its row."""
     viewer.rows(ANSWERS[subject])
 
 
@@ -243,7 +243,7 @@ RICH = {
 
 @pytest.mark.parametrize("subject", RICH)
 def test_rich_answers(rich: Viewer, subject: str) -> None:
-    """The answers about odd and long values have what is written here."""
+    """Each answer about odd and long values equals its row."""
     rich.rows(RICH[subject])
 
 

@@ -525,13 +525,8 @@ class Journal(Generic[I]):
         changed = [(key, data) for key, data in rows if key not in known or known[key].entry != data]
         known.update((segment.key, segment) for segment in self._read(changed))
         segments = [known[key] for key, _ in rows]
-        some = segments[max(0, self._same(segments) - 1) :]
-        self._require_joined(some, [segment.position for segment in some[1:]])
+        self._require_joined(segments, [segment.position for segment in segments[1:]])
         self._take(head, segments, before)
-
-    def _same(self, segments: Sequence[_Segment]) -> int:
-        """How many of these segments are at the beginning of those that the index has."""
-        return len(list(takewhile(bool, map(is_, self._segments, segments))))
 
     def _read_before(self, spans: Sequence[tuple[int, int]]) -> None:
         """Read the segments with these positions; without one, some more before the first of the segments."""
@@ -586,7 +581,7 @@ class Journal(Generic[I]):
         before: Sequence[tuple[str, bytes]],
     ) -> None:
         """Go to this commit. The index takes the new records, or is made anew if old ones are gone."""
-        same = self._same(segments)
+        same = len(list(takewhile(bool, map(is_, self._segments, segments))))
         old = [*chain.from_iterable(map(_RECORDS, self._segments[same:]))]
         new = [*chain.from_iterable(map(_RECORDS, segments[same:]))]
         aside = self._aside if before is self._before else {}

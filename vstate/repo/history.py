@@ -384,7 +384,7 @@ class History:
 
         Mostly one; none for unrelated histories; several after crosswise merges. Looks at the commits down to
         the oldest base. Behind a commit that has lost parents there is none but one of the two themselves:
-        what was removed there may have been a base, or may have led to one.
+        a removed commit may have been a base, or may have led to one.
         """
         if one == other:
             return [one]

@@ -95,7 +95,7 @@ def commit_now(
         root, objects, nodes = tree.update(handle.repo.objects.node, before, plan.changes)
         if root == before and not at.events:
             if plan.steps or not at.settled:
-                # Under a commit that may still land, what is set stays set.
+                # A commit may still land under them: keys that are set stay set.
                 handle.go(steps=None if at.doubts else plan.steps, open=at.inner)
             handle.at.table.seal(plan.unshared)
             return None
@@ -103,28 +103,15 @@ def commit_now(
             root, () if at.head is None else (at.head,), message=message, info=info, events=at.events
         )
         attempt = Attempt(branch, commit, at.events, keys is None, [])
-        pending = UnknownOutcome(handle.operation, partial(_look_for, handle, attempt, plan.changes), True)
-        # Readers still take values without the lock.
-        handle.at = handle.at._replace(pending=pending, settled=False)
         try:
-            head, moved = _publish(
-                handle, attempt, plan, plan.objects | objects, nodes, depends_on, guard, on_race
-            )
-            steps = plan.steps | handle.at.table.forget(moved, plan.steps) if moved else plan.steps
-            finish_commit(handle, attempt, head, steps, replaces=bool(moved))
+            head = _land(handle, attempt, plan, plan.objects | objects, nodes, depends_on, guard, on_race)
         except _LandedLate:
             continue
-        except VStateError as error:
-            if handle.at.pending is pending:
-                _explain(handle, error, commit)
-            if isinstance(error, NotFound):
-                handle.require_base()
-            raise
         handle.at.table.seal(plan.unshared)
         return head
 
 
-def _publish(
+def _land(
     handle: Handle,
     attempt: Attempt,
     plan: Plan,
@@ -133,27 +120,36 @@ def _publish(
     depends_on: Callable[[str], bool] | None,
     guard: Guard | None,
     on_race: OnRace,
-) -> tuple[Commit, Iterable[str]]:
-    """Put the commit on its branch: the commit where the branch is then, and the keys that others changed."""
-    base, commit = handle.at.head, attempt.commit
-    expected = None if base is None else base.oid
-    action = reflog_action("commit", commit)
-    if handle.repo.publish_all(
-        [Advance(attempt.branch, (commit,), objects, nodes, expected, action)], guard=guard
-    ):
-        return commit, ()
+) -> Commit:
+    """Put the commit of an attempt on the branch, and be at the commit where the branch is then."""
+    repo, branch, commit, base = handle.repo, attempt.branch, attempt.commit, handle.at.head
+    expected, moved = None if base is None else base.oid, list[str]()
+    pending = UnknownOutcome(handle.operation, partial(_look_for, handle, attempt, plan.changes), True)
+    # Readers still take values without the lock.
+    handle.at = handle.at._replace(pending=pending, settled=False)
+    try:
+        line = reflog_action("commit", commit)
+        if not repo.publish_all([Advance(branch, (commit,), objects, nodes, expected, line)], guard=guard):
+            if on_race == "raise":
+                if (head := repo.refs.read(HEADS + branch)) is not None:
+                    _stop_at_doubt(handle, branch, head)
+                raise repo.ref_moved(HEADS + branch, expected)
+            commit, moved = _publish_merged(handle, attempt, plan, objects, nodes, guard, depends_on)
+        steps = plan.steps | handle.at.table.forget(moved, plan.steps) if moved else plan.steps
+        finish_commit(handle, attempt, commit, steps, replaces=bool(moved))
+    except VStateError as error:
+        if handle.at.pending is pending:
+            _explain(handle, error, attempt.commit)
+        if isinstance(error, NotFound):
+            handle.require_base()
+        raise
+    return commit
 
-    def stop_at_doubt(head: ObjectId) -> None:
-        # A commit whose outcome was unknown may be why the race was lost.
-        if land_doubt(handle, attempt.branch, head):
-            raise _LandedLate
 
-    if on_race == "raise":
-        head = handle.repo.refs.read(HEADS + attempt.branch)
-        if head is not None:
-            stop_at_doubt(head)
-        raise handle.repo.ref_moved(HEADS + attempt.branch, expected)
-    return _publish_merged(handle, attempt, plan, objects, nodes, stop_at_doubt, guard, depends_on)
+def _stop_at_doubt(handle: Handle, branch: str, head: ObjectId) -> None:
+    """Raise _LandedLate if a commit whose outcome was unknown is why the race was lost."""
+    if land_doubt(handle, branch, head):
+        raise _LandedLate
 
 
 def _publish_merged(
@@ -162,61 +158,70 @@ def _publish_merged(
     plan: Plan,
     objects: dict[ObjectId, Any],
     nodes: list[Any],
-    on_race: Callable[[ObjectId], None],
     guard: Guard | None,
     depends_on: Callable[[str], bool] | None,
-) -> tuple[Commit, Iterable[str]]:
-    """The commit where the branch is then, and the keys that others changed.
+) -> tuple[Commit, list[str]]:
+    """The commit where the branch is after a lost race, and the keys that others changed.
 
-    A merge commit above both sides: its first parent is the commit that won, its second is ours. The policies
-    of the branch resolve keys that both sides changed. `on_race` hears of each commit that won. Raises
-    MergeConflict with the keys that no policy resolves, were edited in place since, or were changed by others
-    while `depends_on` is true for them; RefMoved if the branch is gone, or no longer holds the base; the
-    error of the guard.
+    Raises MergeConflict; RefMoved if the branch is gone, or no longer holds the base; the error of the guard.
     """
-    repo, branch, commit, base = handle.repo, attempt.branch, attempt.commit, handle.at.head
+    repo, branch, base = handle.repo, attempt.branch, handle.at.head
     before = base.oid if base else None
     while True:
         head = repo.refs.read(HEADS + branch)
-        moved: list[str] = []
-        if (
-            head == before
-        ):  # the branch came back, or the row of the guard changed and the lease is still ours
-            commits, rows, cached, needs = [commit], objects, list(nodes), list[ObjectId]()
-            line = reflog_action("commit", commit)
-        elif head is None:
+        # The branch came back, or the row of the guard changed and the lease is still ours.
+        commits, rows, cached, needs, moved = [attempt.commit], objects, nodes, list[ObjectId](), list[str]()
+        line = reflog_action("commit", attempt.commit)
+        if head is None and before is not None:
             raise repo.ref_moved(HEADS + branch, before)
-        else:
-            on_race(head)
+        if head is not None and head != before:
+            _stop_at_doubt(handle, branch, head)
             if before is not None and not repo.is_behind(before, head):
                 # A merge from this base would bring back everything that the branch has dropped since.
                 raise repo.ref_moved(HEADS + branch, before, rewritten=True)
-            theirs = repo.objects.commit(head)
-            repo.require_trusted(theirs)
-            merged = _merge(repo, attempt, plan, base, theirs)
-            moved = [*merged.taken, *merged.resolved]
-            conflicts = {*merged.conflicts, *handle.edited(plan, moved)}
-            if depends_on is not None:
-                # Keys that both changed alike count too: two increments of one counter are alike.
-                conflicts.update(filter(depends_on, [*moved, *merged.agreed]))
-            if conflicts:
-                raise MergeConflict(conflicts, branch=branch, conflicts=merged.conflicts)
-            root, new_objects, new_nodes = tree.update(
-                repo.objects.node, theirs.root, plan.changes | merged.resolved
+            merge, new, new_nodes, moved = _merge(
+                handle, attempt, plan, repo.objects.commit(head), depends_on
             )
-            line = reflog_action("commit (merge)", commit)
-            message = f"Merge {commit.short} into {branch}" + line.removeprefix("commit (merge)")
-            merge_commit = repo.build_commit(root, (theirs, commit), message=message, info=commit.info)
-            attempt.merges.append(merge_commit)
-            commits = [commit, merge_commit]
-            rows, cached = objects | merged.objects | new_objects, [*nodes, *new_nodes]
+            commits, rows, cached = [attempt.commit, merge], objects | new, [*nodes, *new_nodes]
+            line = reflog_action("commit (merge)", attempt.commit)
             # The commit relies on its base for every object that it left as it was.
             needs = [] if before is None else [before]
         if repo.publish(branch, commits, rows, cached, expected=head, action=line, needs=needs, guard=guard):
             return commits[-1], moved
 
 
-def _merge(repo: Repository, attempt: Attempt, plan: Plan, base: Commit | None, theirs: Commit) -> Merged:
+def _merge(
+    handle: Handle,
+    attempt: Attempt,
+    plan: Plan,
+    theirs: Commit,
+    depends_on: Callable[[str], bool] | None,
+) -> tuple[Commit, dict[ObjectId, Any], list[Any], list[str]]:
+    """A merge commit, its new objects and nodes, and the keys that others changed.
+
+    Its first parent is the commit that won, its second is ours. The policies of the branch resolve keys that
+    both sides changed. Raises MergeConflict with the keys that no policy resolves, those that were edited in
+    place since, and those that others changed while `depends_on` is true for them.
+    """
+    repo, commit = handle.repo, attempt.commit
+    repo.require_trusted(theirs)
+    merged = _changes(repo, attempt, plan, handle.at.head, theirs)
+    moved = [*merged.taken, *merged.resolved]
+    conflicts = {*merged.conflicts, *handle.edited(plan, moved)}
+    if depends_on is not None:
+        # Keys that both changed alike count too: two increments of one counter are alike.
+        conflicts.update(filter(depends_on, [*moved, *merged.agreed]))
+    if conflicts:
+        raise MergeConflict(conflicts, branch=attempt.branch, conflicts=merged.conflicts)
+    root, objects, nodes = tree.update(repo.objects.node, theirs.root, plan.changes | merged.resolved)
+    subject = reflog_action("commit", commit).removeprefix("commit")
+    message = f"Merge {commit.short} into {attempt.branch}{subject}"
+    made = repo.build_commit(root, (theirs, commit), message=message, info=commit.info)
+    attempt.merges.append(made)
+    return made, merged.objects | objects, nodes, moved
+
+
+def _changes(repo: Repository, attempt: Attempt, plan: Plan, base: Commit | None, theirs: Commit) -> Merged:
     from vstate.repo.merge import three_way  # late, for a quick `import vstate`: most commits win their race
     from vstate.repo.merge.apply import effective_policies
 

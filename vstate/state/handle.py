@@ -81,7 +81,8 @@ class Handle(StateHandle):
         self.repo = repo
         self.follows_head = follows_head
         super().__init__()
-        self._is_inside: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]  # `is_mine`
+        # As `is_mine`, without a call of Python for each commit.
+        self._is_inside: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
         self.watches: WeakSet[Any] = WeakSet()
         self.contended = (0.0, 0.0)
         """Until when updates begin with a pause, by the monotonic clock, and the pause's most seconds."""

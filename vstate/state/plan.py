@@ -123,21 +123,15 @@ def out_of_reach(table: SlotTable) -> Iterator[str]:
 
 def _drop_expired(table: SlotTable) -> None:
     """Drop the slots of keys that have expired. One that is dirty becomes a staged deletion."""
-    at, slots = expiry.now(), table.slots
+    at, steps = expiry.now(), dict[str, Step]()
     for key in sorted(table.timed):
-        slot = slots.get(key)
-        if slot is not None and slot.over(at):
-            new = Slot(ABSENT, True, True) if slot.dirty else None
-            if new is not None:
-                table.dirty.add(key)
-            if key in slots and slots[key] is slot:  # a signal handler may have set it
-                if new is None:
-                    del slots[key]
-                else:
-                    slots[key] = new
-        if key not in slots:  # or the sets would grow with each key that expires
-            table.timed -= {key}
-            table.open -= {key}
+        slot = table.slots.get(key)
+        if slot is None:  # its hint would stay
+            steps[key] = None, FORGET
+        elif slot.over(at):
+            steps[key] = slot, Slot(ABSENT, True, True) if slot.dirty else FORGET
+    if steps:
+        table.apply(steps)
 
 
 def _plan_value(

@@ -255,7 +255,7 @@ class SlotTable:
                 self.open -= {key}
             if slot.due is None and key in self.timed:
                 self.timed -= {key}
-        # An emptied set keeps its size.
+        # An emptied set keeps its size; `set()` would be a call.
         if not self.dirty:
             self.dirty = {*()}
         if not self.open:

@@ -25,7 +25,7 @@ from vstate_cli.values import UNREADABLE
 _MOST_KEYS: Final = 20
 _MOST_DETAILS: Final = 10
 _MOST_NODES: Final = 250_000  # parts of a value: about 60,000 messages with a role and a content
-_CUT: Final = frozenset({"$more", "$deep", "$str"})  # `plain` marks what it leaves out with these keys
+_CUT: Final = frozenset({"$more", "$deep", "$str"})  # keys by which `plain` marks a part that it left out
 _NAN: Final = {"$float": "nan"}
 _MOST_ITEMS: Final = 1_000_000  # numbers and texts in lists and columns
 _MOST_NAMES: Final = 8

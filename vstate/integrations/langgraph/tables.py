@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -199,7 +200,7 @@ def _read_back(repo: Repository, branch: str, rows: Iterable[tuple[_Row, bool]])
 # The tables
 
 
-class _Tables:
+class _Tables(ABC):
     """The tables of a saver. `connection` is one of sqlite3 or psycopg, and `mark` how it marks a value."""
 
     columns: str
@@ -253,9 +254,9 @@ class _Tables:
             summary(f"{about.get('source', 'checkpoint')} {about.get('step')}"),
         )
 
+    @abstractmethod
     def opened(self, thread_id: str, ns: object, *columns: Any) -> _Opened:
         """The parts of a checkpoint."""
-        raise NotImplementedError
 
 
 class _Sqlite(_Tables):

@@ -127,8 +127,8 @@ class Disk(TransactionalStore):
         self._timeout = timeout
         self._database = database.Database(name, size_limit=size_limit, durability=durability, create=create)
         self._waiting = Waiting()
-        self._packs: dict[int, Sequence[bytes]] = {}
-        """The values of packs that were read from the open file, by the id of the pack."""
+        self._packs: dict[int, tuple[Sequence[bytes], int]] = {}
+        """The values of packs that were read from the open file, by the id of the pack, with their size."""
         file = self._database.file
         self._reader = Handle(file)
         self._writer = Handle(file, writing=True)
@@ -303,25 +303,24 @@ class Disk(TransactionalStore):
         if type(stored) is not int or not is_stored_object(key):
             raise CorruptStore(self.location, f"{database.FILE_NAME}: a row holds no bytes")
         pack, number = divmod(stored, packs.MOST_PACKED)
-        values = self._packs.get(pack)
-        if values is None:
-            values = self._unpack(pack)
+        values, _ = self._packs.get(pack) or self._unpack(pack)
         if number < len(values) and (value := values[number]):
             return value
         again = self._query(_GET, (key,))  # the row was deleted meanwhile, or the pack is damaged
         return b"" if again == [(stored,)] else self._value(key, *again[0]) if again else None
 
-    def _unpack(self, pack: int) -> Sequence[bytes]:
-        """The values of a pack, which stay in memory; none if it is missing or damaged."""
-        values: Sequence[bytes] = []
+    def _unpack(self, pack: int) -> tuple[Sequence[bytes], int]:
+        """The values of a pack, which stay in memory, and their size; none if it is missing or damaged."""
         with suppress(ValueError):
             for row in self._query(packs.READ, (pack,), immutable=True):
                 values = packs.values_in(*row)
-                kept = {**self._packs, pack: values}
-                while sum(map(packs.size_in_memory, kept.values())) > packs.KEPT_BYTES:
+                found = values, packs.size_in_memory(values)
+                kept = {**self._packs, pack: found}
+                while sum(size for _, size in kept.values()) > packs.KEPT_BYTES:
                     del kept[next(iter(kept))]
                 self._packs = kept
-        return values
+                return found
+        return [], 0
 
     # Writing
 

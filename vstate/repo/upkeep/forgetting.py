@@ -84,7 +84,7 @@ def _forget_room(repo: Core, name: str) -> Commit | None:
 
 
 def _begin(room: Core, marks: Marks, ref: str, head: Commit) -> list[str]:
-    """Mark what stays; the lines of HEAD that go, since they name commits of this branch alone."""
+    """Mark the objects that stay. Returns the lines of HEAD that name commits of this branch alone: they go."""
     of_branch: list[ObjectId] = [head.oid]
     of_head: dict[str, ReflogEntry] = {}
 

@@ -364,7 +364,7 @@ class Collector:
             with suppress(StoreFull, CorruptObject):  # also where a ref moved meanwhile: the next gc packs
                 pack_objects(room.store, room.objects, plan.marks.refs.values())
         if number and not _is_named(room.store):
-            self._collect_copy(number)  # what is left of the room goes too
+            self._collect_copy(number)  # the rest of the room goes too
         return True
 
     def _plan(self, room: Core, number: int, without: Collection[str] = ()) -> Plan:
