@@ -241,6 +241,18 @@ def test_a_time_that_was_over_is_not_for_what_is_written_after(store: KVStore, t
     assert [state.expires(key) for key in state] == [None] * len(expected)
 
 
+def test_a_staged_value_that_expires_does_not_bring_the_old_one_back(store: KVStore, time: Time) -> None:
+    """The commit deletes the key, whose committed value would never expire."""
+    state = Versioned(store)
+    state["k"] = "old"
+    state.commit()
+    state["k"] = "new"
+    state.expire("k", 10)
+    time.pass_(11)
+    state.commit()
+    assert "k" not in Versioned(store)
+
+
 def test_keys_that_expired_leave_nothing_in_memory(time: Time) -> None:
     """A state that reads one session after another looks at none of the old ones at each commit."""
     store = Memory()
@@ -366,3 +378,16 @@ def test_states_without_expiring_keys_have_the_ids_they_always_had(time: Time) -
         state.expire(f"k{number}", None)
     state.commit()
     assert state.head.root == plain.head.root
+
+
+def test_values_that_memory_lets_go_of_leave_no_time(time: Time) -> None:
+    """A state that reads many keys with a time looks at no key that it has let go of."""
+    state = Versioned()
+    state["k"] = 1
+    state.expire("k", 10)
+    state.commit()
+    table = state._handle.at.table
+    assert state["k"] == 1
+    assert table.timed == {"k"}
+    table.drop_idle()
+    assert not table.timed

@@ -453,12 +453,8 @@ class Core(Uncopied):
         False also if a row differs from its value in `expecting`. Several branches take a store with
         transactions: InvalidInput for any other, with nothing written.
         """
-        if len(advances) > 1 and not self.store.transactional:
-            raise InvalidInput(
-                f"{self.store.location} has no transactions, so it cannot move several branches as one "
-                f"({', '.join(advance.branch for advance in advances)}): commit to one branch at a time, or "
-                "use a store such as Disk, PostgreSQL or Redis"
-            )
+        if len(advances) > 1:
+            self._require_transactions(advances)
         began = monotonic()
         rows: dict[str, bytes | None] = {}
         moves, made = [], []
@@ -482,15 +478,8 @@ class Core(Uncopied):
         try:
             done = self._move_refs(moves, rows, expecting, needs, guard)
         except StoreUnavailable as error:
-            if not error.outcome_unknown:
-                raise
-            try:
-                # One branch that has moved says that all have.
-                done = self.has_landed(advances[0].branch, advances[0].commits[-1].oid)
-            except StorageError as failure:
-                raise error from failure  # the outcome stays unknown
-            if not done:
-                raise
+            self._require_landed(advances[0], error)
+            done = True
         if not done and guard is not None:
             guard.check()
         if done:
@@ -501,6 +490,26 @@ class Core(Uncopied):
             if self.beside is not None:
                 self.beside(monotonic() - began)
         return done
+
+    def _require_transactions(self, advances: Sequence[Advance]) -> None:
+        if not self.store.transactional:
+            raise InvalidInput(
+                f"{self.store.location} has no transactions, so it cannot move several branches as one "
+                f"({', '.join(advance.branch for advance in advances)}): commit to one branch at a time, or "
+                "use a store such as Disk, PostgreSQL or Redis"
+            )
+
+    def _require_landed(self, advance: Advance, error: StoreUnavailable) -> None:
+        """Raise the error of a move, unless its outcome was unknown and the branch has moved.
+
+        One branch that has moved says that all have.
+        """
+        try:
+            landed = error.outcome_unknown and self.has_landed(advance.branch, advance.commits[-1].oid)
+        except StorageError as failure:
+            raise error from failure  # the outcome stays unknown
+        if not landed:
+            raise error
 
     def _room_for(
         self, ref: str, expected: ObjectId | None, before: Sequence[ObjectId], in_new_room: bool = False

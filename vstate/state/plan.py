@@ -126,9 +126,7 @@ def _drop_expired(table: SlotTable) -> None:
     at, steps = expiry.now(), dict[str, Step]()
     for key in sorted(table.timed):
         slot = table.slots.get(key)
-        if slot is None:  # its hint would stay
-            steps[key] = None, FORGET
-        elif slot.over(at):
+        if slot is not None and slot.over(at):
             steps[key] = slot, Slot(ABSENT, True, True) if slot.dirty else FORGET
     if steps:
         table.apply(steps)

@@ -304,4 +304,5 @@ class SlotTable:
             if key in slots and not slots[key].dirty:
                 del slots[key]
             self.cache.pop(key, None)
+        self.timed.intersection_update(slots)
         self.idle = 0

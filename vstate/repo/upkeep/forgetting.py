@@ -84,7 +84,7 @@ def _forget_room(repo: Core, name: str) -> Commit | None:
 
 
 def _begin(room: Core, marks: Marks, ref: str, head: Commit) -> list[str]:
-    """Mark the objects that stay. Returns the lines of HEAD that name commits of this branch alone: they go."""
+    """Mark the objects that stay. Returns the lines of HEAD that go, of commits of this branch alone."""
     of_branch: list[ObjectId] = [head.oid]
     of_head: dict[str, ReflogEntry] = {}
 
