@@ -357,7 +357,7 @@ def draw(history: str) -> list[str]:
     ],
 )
 def test_pictures(history, picture):
-    """Each shape of history is drawn as git draws it."""
+    """Each shape of history has its picture."""
     assert draw(history) == picture
 
 

@@ -262,9 +262,8 @@ class Graph:
         lane, edges = self._lanes.add(commit, parents)
         rows = [_row(self._above, 2 * lane, "*")]
         lanes = {end for start, end, _ in edges if start == end}
-        # Forks first, from the right one on: none of them crosses another.
+        # From the right one on, so forks first: none crosses another.
         moves = sorted(((start, end) for start, end, _ in edges if start != end), key=lambda move: -move[1])
-        moves.sort(key=lambda move: move[0] > move[1])
         while moves:
             start, end = moves.pop(0)
             here = lanes | {start for start, _ in moves}
