@@ -401,8 +401,8 @@ def test_packs_stay_in_memory_by_their_bytes(store: Disk, monkeypatch: pytest.Mo
     monkeypatch.setattr(packs, "KEPT_BYTES", 40_000)
     with Disk(store.location) as other:
         assert other.get_many(KEYS) == VALUES
-        kept = [packs.size_in_memory(values) for _, values in other._packs.items()]
-        assert 30_000 < sum(kept) <= 40_000
+        assert all(size == packs.size_in_memory(values) for values, size in other._packs.values())
+        assert 30_000 < sum(size for _, size in other._packs.values()) <= 40_000
 
 
 PACKER = """
