@@ -7,6 +7,7 @@ import inspect
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import date, timedelta
 from datetime import time as time_of_day
 from enum import Enum
@@ -346,10 +347,7 @@ def events(
     more = take(handle_of(root).pending_events()) if rev == "HEAD" else True
     if more and isinstance(root, Versioned):
         for commit in root.log(rev):
-            batch = [
-                Event(event.kind, event.time, event.data, event.namespace, commit.id)
-                for event in commit.events
-            ]
+            batch = [replace(event, commit=commit.id) for event in commit.events]
             if not take(batch):
                 break
     return found[::-1]

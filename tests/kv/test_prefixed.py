@@ -11,6 +11,7 @@ from vstate import Versioned
 from vstate.errors import InvalidInput
 from vstate.kv import Disk, Memory, Prefixed
 from vstate.kv.prefixed import RESERVED
+from vstate.repo import rooms
 
 KEY = "o/" + "ab" * 32
 
@@ -51,6 +52,15 @@ def test_the_keys_of_a_repository_are_reserved() -> None:
         state.commit()
         keys = list(state.store.keys())
     assert {key.partition("/")[0] for key in keys if "/" in key} <= RESERVED
+
+
+def test_each_reserved_key_is_the_rooms_or_the_stores() -> None:
+    """A row that both took for theirs would be read in one place and written in another."""
+    in_no_room = {"room"}
+    for name in RESERVED - in_no_room:
+        of_a_room = rooms._own(name if name == "gc" else f"{name}/heads/x")
+        of_the_store = any(key.startswith(f"{name}/") for key in rooms._SHARED)
+        assert bool(of_a_room) != of_the_store or name == "r", name
 
 
 def test_parts_never_see_each_other() -> None:

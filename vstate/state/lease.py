@@ -210,7 +210,7 @@ class LeaseKeeper(Uncopied):
                     if not self._renew(self.require_held()):
                         pause = 0.0
                 except LeaseLost:
-                    return
+                    return  # the holder sees it in `held`, and at its next commit
                 except Exception:  # of whatever store: it may work again before the time is over
                     pause = regular / _RETRIES
         with self.lock:

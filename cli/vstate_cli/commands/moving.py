@@ -1,4 +1,4 @@
-"""Moving: `vstate checkout` and `switch` move HEAD; `reset`, `rollback`, `undo` and `redo`, its branch."""
+"""Moving: `vstate checkout`, `switch`, `reset`, `rollback`, `undo`, `redo`; `reflog` lists the moves."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ _DELETE = "DELETE FROM packs WHERE id = ?"
 _DELETE_ROW = "DELETE FROM kv WHERE key = ?"
 _INSERT_ROW = "INSERT INTO kv (key, value) VALUES (?, ?)"
 
-_LEVEL = 3
+_LEVEL = 3  # it compresses inside the write transaction, for which all writers wait
 _LONGEST_PACK = PACK_BYTES + LONGEST_PACKED + 4 * MOST_PACKED
 
 

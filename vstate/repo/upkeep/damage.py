@@ -31,9 +31,9 @@ class Damage:
     """A damaged object, row or file, and the reason.
 
     For an object, `kind` is `blob`, `index`, `tree` or `commit`, and `id` the object's id in hex; for a bad
-    link it is the id of the object with the link. For a row, `kind` is `ref`, `reflog`, `shallow`, `graph`,
-    `policy`, `labels`, `index`, `remote`, `arrival`, `trash`, `format` or `row`, and `id` its key. For the
-    store's own file, `kind` is `file` and `id` is empty. `readable`: values can be read all the same.
+    link it is the id of the object with the link. For a row, `kind` is `ref`, `reflog`, `shallow`, `format`,
+    `row`, or a kind of `_PARSERS` in `vstate/repo/upkeep/metadata.py`, and `id` its key. For the store's own
+    file, `kind` is `file` and `id` is empty. `readable`: values can be read all the same.
     `known`: an earlier repair has dealt with it.
     """
 
