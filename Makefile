@@ -7,8 +7,8 @@
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-# The number of processes that run tests: one more than there are cores, because many tests wait for a server.
-WORKERS ?= $(shell "$(PYTHON)" -c 'import os; print((os.cpu_count() or 1) + 1)')
+# The number of processes that run tests: twice the cores, because many tests wait for a server or a disk.
+WORKERS ?= $(shell "$(PYTHON)" -c 'import os; print(2 * (os.cpu_count() or 1))')
 
 # Tests start many processes. Each would compile all modules anew.
 export PYTHONDONTWRITEBYTECODE :=

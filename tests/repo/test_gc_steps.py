@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -252,10 +253,12 @@ ACTS: dict[str, Callable[[Repository], object]] = {
 @pytest.mark.parametrize("act", ACTS)
 def test_somebody_acts_between_two_calls_of_the_store(act: str) -> None:
     """At any moment of a round: no branch loses anything, and the next rounds leave no garbage."""
+    filled = Memory()
+    fill(Repository(filled))
     at = 0
     while True:
         store = Memory()
-        fill(Repository(store))
+        store.set_many(dict(filled.items()))
         through = Open(store)
         expected: dict[str, Any] = {}
 
@@ -272,7 +275,7 @@ def test_somebody_acts_between_two_calls_of_the_store(act: str) -> None:
         assert Repository(store).fsck().ok
         Repository(store).gc(keep_reflog="0s")
         assert is_clean(store)
-        at += sized(1 + at // 6, 1)
+        at += sized(1 + at // 4, 1)
     assert at > 30
 
 
@@ -284,11 +287,12 @@ def test_a_kill_between_two_calls_of_the_store(
     """SIGKILL at any moment of a round: no branch loses anything, and the next round leaves no garbage."""
     if large:
         monkeypatch.setattr("vstate.repo.upkeep.gc.MOST_DELETED", 6)
+    filled = tmp_path / "filled"
+    with Disk(filled, durability="process") as store:
+        kept = fill(Repository(store))
     at, killed = 0, 0
     while True:
-        place = tmp_path / str(at)
-        with Disk(place, durability="process") as store:
-            kept = fill(Repository(store))
+        place = shutil.copytree(filled, tmp_path / str(at))
         child = os.fork()
         if not child:
             through = Open(Disk(place, durability="process"))

@@ -497,12 +497,10 @@ class Pair:
 def test_stores_that_thin_exchange_without_damage_and_without_a_wrong_merge(time: Time, seed: int) -> None:
     """By push, fetch and bundles, each at its own time: every state that a log names can be read."""
     pair = Pair(seed, time)
-    for _ in range(60):
-        try:
+    for number in range(1, 61):
+        with suppress(Diverged):
             pair.step()
-        except Diverged:
-            continue
-        for store in pair.stores:
+        for store in pair.stores if number % sized(4, 1) == 0 else ():
             repo = Repository(store)
             assert repo.fsck().ok
             for name in repo.branch_names():
