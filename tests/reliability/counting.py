@@ -7,6 +7,7 @@ commits in a row while all processes were counting.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections import Counter
@@ -23,8 +24,11 @@ def increment(state: Versioned) -> None:
     state["counter"] += 1
 
 
-def count(place: str, name: int, commits: int) -> None:
-    """Increment the counter `commits` times, each time in a commit."""
+def count(place: str, name: int, commits: int, start: tuple[int, int]) -> None:
+    """Increment the counter `commits` times, each time in a commit, once the pipe of the start is closed."""
+    wait, go = start
+    os.close(go)
+    os.read(wait, 1)
     with Versioned(place, branch="main") as state:
         for _ in range(commits):
             state.apply(increment, attempts=1000, writer=name)
@@ -45,8 +49,10 @@ def run(processes: int, commits: int, window: int, place: str) -> dict[str, obje
     with Versioned(place) as state:
         state["counter"] = 0
         state.commit("zero")
+    start = os.pipe()
+    children = [Fork(partial(count, place, name, commits, start)) for name in range(processes)]
     began = time.monotonic()
-    children = [Fork(partial(count, place, name, commits)) for name in range(processes)]
+    os.close(start[1])
     for child in children:
         assert child.end()[0] == 0, "a process failed"
     seconds = time.monotonic() - began

@@ -42,7 +42,7 @@ def test_writers_beside_gc(tmp_path: Path, record: Record) -> None:
     """
     result = run_script("beside_gc.py", WRITERS, SECONDS, tmp_path)
     assert result["gc"] > 5
-    assert result["objects removed"] > 10  # on a machine with much other work few come together
+    assert result["objects removed"] > 0  # on a machine with much other work few come together
     assert result["import"] > 1
     assert result["fsck"] > 1
     record(seconds=SECONDS, **gc_figures(result))
