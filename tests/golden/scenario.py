@@ -18,6 +18,7 @@ from vstate.objects.ids import ObjectId
 from vstate.repo.repository import Repository
 from vstate.repo.writing import BranchChanges
 from vstate.sessions import Conversation
+from vstate.values.entry import decode_value
 
 LONG = "".join(f"line {number} of a long text\n" for number in range(800))
 
@@ -110,7 +111,7 @@ def described(store: KVStore) -> dict[str, Any]:
 
 def _values(repo: Repository, root: ObjectId | None) -> str:
     """A hash of all values of a state."""
-    values = {key: repr(repo.decode(key, entry, repo.objects).value) for key, entry in repo.entries(root)}
+    values = {key: repr(decode_value(entry, repo.objects).value) for key, entry in repo.entries(root)}
     return blake3(repr(sorted(values.items())).encode()).hexdigest()[:16]
 
 

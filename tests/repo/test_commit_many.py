@@ -16,6 +16,7 @@ from vstate.errors import InvalidInput, NotFound, RefMoved, StoreUnavailable
 from vstate.objects.commit import Event
 from vstate.repo.repository import Repository
 from vstate.testing import Faulty
+from vstate.values.entry import decode_value
 
 
 def values(store: KVStore, branch: str) -> dict[str, object]:
@@ -83,7 +84,7 @@ def test_readers_see_all_of_the_commits_or_none(agent_store: AgentStore) -> None
 def _amount(repo: Repository, commit: Commit) -> int:
     entry = repo.entry(commit.root, "n")
     assert entry is not None
-    return int(repo.decode("n", entry, repo.objects).value)
+    return int(decode_value(entry, repo.objects).value)
 
 
 def test_a_branch_without_a_commit_counts_too() -> None:

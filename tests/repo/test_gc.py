@@ -33,6 +33,7 @@ from vstate.repo.names.refs import line_check
 from vstate.repo.objects import TRASH
 from vstate.repo.upkeep import gc
 from vstate.testing import Faulty
+from vstate.values.entry import decode_value
 
 
 def age_reflog(store: KVStore, days: float) -> None:
@@ -306,7 +307,7 @@ def test_garbage_waits_for_the_grace_period() -> None:
     assert objects_of(store) == needed(store)
     fresh = Repository(store)
     entry = fresh.entry(fresh.objects.commit(dead.oid).root, "shared")
-    assert fresh.decode("shared", entry, fresh.objects).value == large(2)
+    assert decode_value(entry, fresh.objects).value == large(2)
     later = repo.gc(keep_reflog="0", grace="1h")
     assert (later.removed, later.waiting) == (0, report.waiting)
     sweep = repo.refs.sweep()

@@ -28,6 +28,7 @@ from vstate.repo.rooms import Room, entry, mark_of, new_mark, new_room, room_in
 from vstate.repo.upkeep import forgetting
 from vstate.repo.writing import BranchChanges
 from vstate.testing.faulty import Faulty
+from vstate.values.entry import decode_value
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -51,7 +52,7 @@ def commit(repo: Repository, branch: str, **values: Any) -> Commit:
 def state(repo: Repository, branch: str) -> dict[str, Any]:
     """The values of a branch."""
     root = repo.branch(branch).root
-    return {key: repo.decode(key, found, repo.objects).value for key, found in repo.entries(root)}
+    return {key: decode_value(found, repo.objects).value for key, found in repo.entries(root)}
 
 
 def room_of(repo: Repository, branch: str) -> int:
@@ -345,7 +346,7 @@ def state_at(repo: Repository, made: Commit) -> dict[str, Any]:
     """The values of a commit, read by a repository that knows nothing yet."""
     again = Repository(repo.store)
     root = again.resolve(made.id).root
-    return {key: again.decode(key, found, again.objects).value for key, found in again.entries(root)}
+    return {key: decode_value(found, again.objects).value for key, found in again.entries(root)}
 
 
 def test_an_object_outside_rooms_is_found_after_many_rooms_were_used() -> None:

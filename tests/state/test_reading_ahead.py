@@ -13,7 +13,8 @@ from vstate import CannotLoad, CorruptObject, Diff, Memory, Namespace, Snapshot,
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects import tree
 from vstate.objects.ids import ObjectId
-from vstate.values.entry import encode_value
+from vstate.repo.ahead import EntryPrefetch
+from vstate.values.entry import decode_value, encode_value
 
 KEYS = 1_000
 
@@ -129,7 +130,7 @@ def test_threads_that_read_different_trees_do_not_mix_them() -> None:
         repo = state._handle.repo
         old, new = repo.resolve("HEAD~1").root, repo.resolve("HEAD").root
         assert old is not None
-        ahead, others = repo.prefetch(), list[str]()
+        ahead, others = EntryPrefetch(repo.objects), list[str]()
 
         class Watched(ObjectId):
             """The id of the new tree; the other thread reads while the id is compared."""
@@ -148,7 +149,7 @@ def test_threads_that_read_different_trees_do_not_mix_them() -> None:
         others += ["002", "003", "004"]
         entry = ahead.find(Watched(new), "005")
         assert entry is not None
-        assert repo.decode("005", entry, ahead).value == [1]
+        assert decode_value(entry, ahead).value == [1]
         assert not others
 
 

@@ -176,15 +176,15 @@ def test_a_value_that_pickles_otherwise_is_compared_with_a_second_copy_once(
     state = Versioned(store)
     state["k"] = values
     state.commit()
-    loads, decode = list[str](), Repository.decode
+    loads, load = list[str](), Repository.load
 
     def counting(self: Repository, key: str, *arguments: Any) -> Any:
         loads.append(key)
-        return decode(self, key, *arguments)
+        return load(self, key, *arguments)
 
     other = Versioned(store)
     held = other["k"]
-    monkeypatch.setattr(Repository, "decode", counting)
+    monkeypatch.setattr(Repository, "load", counting)
     for _ in range(3):
         assert not other.has_uncommitted
         assert loads == ["k"]

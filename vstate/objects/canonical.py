@@ -7,6 +7,7 @@ str keys of these.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -34,7 +35,7 @@ def decode(data: bytes) -> Any:
     """The plain data that `encode` encoded; ValueError when `data` is not one whole value."""
     try:
         try:
-            return msgpack.unpackb(data, ext_hook=_refuse, max_array_len=_LONG_ARRAY)
+            return decode_short(data)
         except ValueError:
             pass  # a longer array, or an error that comes again
         if (data.count(_ARRAY_16) + data.count(_ARRAY_32)) * len(data) > _MOST_DECLARED:
@@ -68,6 +69,10 @@ def checked(row: bytes) -> bytes:
 
 def _refuse(code: int, data: bytes) -> Any:
     raise ValueError("an extension type")
+
+
+decode_short = partial(msgpack.unpackb, ext_hook=_refuse, max_array_len=_LONG_ARRAY)
+"""As `decode`, in C: an array of more than 1,000 items is an error here, and not each error a ValueError."""
 
 
 def plain(value: Any, where: str, depth: int = 0) -> Any:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from blake3 import blake3
 
 from vstate.errors import CorruptObject
-from vstate.objects.canonical import Packer, decode
+from vstate.objects.canonical import Packer, decode, decode_short
 from vstate.objects.expiry import EXPIRING, moment_of
 from vstate.objects.ids import ID_BYTES, TREE, NewObjects, Object, ObjectId
 
@@ -80,7 +80,10 @@ class Node(NamedTuple):
     def decode(cls, body: bytes) -> Node:
         """The node that `body` encodes; ValueError when it encodes none."""
         try:
-            height, keys, items, counts, *more = decode(body)
+            try:
+                height, keys, items, counts, *more = decode_short(body)
+            except (ValueError, RecursionError):  # a node of many keys, or an error that comes again
+                height, keys, items, counts, *more = decode(body)
             # TypeError unless all keys are str and all items bytes: twice as quick as a look at their types.
             "".join(keys)
             b"".join(items)

@@ -200,12 +200,13 @@ class _Objects(Objects):
     def __init__(self, store: KVStore, shown: Shown) -> None:
         super().__init__(store)
         self._shown = shown
+        self._commits.decode = self._decoded
 
     def remember(self, nodes: Iterable[tuple[bytes, Node]], commits: Iterable[Commit] = ()) -> None:
         super().remember(nodes, [self._as_shown(commit) for commit in commits])
 
-    def _kept_commit(self, oid: ObjectId, body: bytes) -> Commit:
-        return self._as_shown(super()._kept_commit(oid, body))
+    def _decoded(self, oid: ObjectId, body: bytes) -> Commit:
+        return self._as_shown(Commit.decode(oid, body))
 
     def _as_shown(self, commit: Commit) -> Commit:
         if isinstance(commit, _Commit):

@@ -49,6 +49,9 @@ class _Batch(NamedTuple):
     bodies: Mapping[ObjectId, bytes | memoryview]
 
 
+_NO_BATCH = _Batch(None, [], {}, [], {})
+
+
 class _ReadsInOrder(ABC):
     """Finds entries that were read ahead, and reads the objects that they need, as a `Reader`.
 
@@ -56,11 +59,11 @@ class _ReadsInOrder(ABC):
     store. Threads may share it: each takes the batch once, as another thread may read another tree.
     """
 
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-        self._expected: tuple[ObjectId | None, Sequence[str], int] = None, (), 0
-        """The keys of which one comes next if a tree is read in order, and the size of the batch then."""
-        self._batch = _Batch(None, [], {}, [], {})
+    _reader: Reader
+    _expected: tuple[ObjectId | None, Sequence[str], int] = None, (), 0
+    """The keys of which one comes next if a tree is read in order, and the size of the batch then."""
+    batch = _NO_BATCH
+    """What was read ahead."""
 
     @abstractmethod
     def _items_from(self, root: ObjectId | None, key: str, count: int) -> Sequence[Item]:
@@ -68,7 +71,7 @@ class _ReadsInOrder(ABC):
 
     def _look(self, root: ObjectId | None, key: str) -> Entry | OneBlobEntry | None:
         """The entry of a key that was read ahead, or that comes next in order; None for any other key."""
-        batch = self._batch
+        batch = self.batch
         if key in batch.places and batch.root == root:
             return batch.entries[batch.places[key]]
         expected, keys, size = self._expected
@@ -81,7 +84,7 @@ class _ReadsInOrder(ABC):
             self._expected = None, (), 0
             return None
         self._expected = root, [key for key, _ in after], min(4 * size, LONGEST_BATCH)
-        batch = self._batch
+        batch = self.batch
         return batch.entries[batch.places[key]] if key in batch.places and batch.root == root else None
 
     def _read(self, root: ObjectId | None, items: Sequence[Item]) -> int:
@@ -104,14 +107,14 @@ class _ReadsInOrder(ABC):
             bodies = self.blobs(sizes) if len(sizes) > 1 else {}
         except _DAMAGE:  # each key tells for itself
             bodies = {}
-        self._batch = _Batch(root, keys, {key: i for i, key in enumerate(keys)}, entries, bodies)
+        self.batch = _Batch(root, keys, {key: i for i, key in enumerate(keys)}, entries, bodies)
         return len(entries)
 
     # Reader
 
     def blob(self, oid: ObjectId) -> bytes:
         """The body of this blob."""
-        body = self._batch.bodies.get(oid)
+        body = self.batch.bodies.get(oid)
         return self._fetch_one(oid) if body is None else bytes(body)
 
     @spanned("read", lambda body, *_: {"objects": 1, "bytes": len(body)})
@@ -132,7 +135,7 @@ class ItemsAhead(_ReadsInOrder):
     """Reads the values of these items, as a `Reader`. The items are looked at when the first is read."""
 
     def __init__(self, items: Iterable[Item], reader: Reader) -> None:
-        super().__init__(reader)
+        self._reader = reader
         self._unsorted: Iterable[Item] | None = items
         self._items: list[Item] = []
 
@@ -158,11 +161,14 @@ class EntryPrefetch(_ReadsInOrder):
     """
 
     def __init__(self, objects: Objects, *, loads: bool = True) -> None:
-        super().__init__(objects)
-        self._objects = objects
+        self._reader = self._objects = objects
         self._loads = loads
-        self._loaded = self._batch, 0
+        self._loaded = _NO_BATCH, 0
         """A batch, and the place of the last value up to which its plain data was loaded."""
+
+    def drop(self) -> None:
+        """Keep nothing in memory."""
+        self.batch, self._expected, self._loaded = _NO_BATCH, (None, (), 0), (_NO_BATCH, 0)
 
     def _items_from(self, root: ObjectId | None, key: str, count: int) -> Sequence[Item]:
         return list(islice(tree.scan(self._objects.nodes, root, start=key), count))
@@ -202,7 +208,7 @@ class EntryPrefetch(_ReadsInOrder):
 
     def following(self, root: ObjectId | None, key: str) -> list[tuple[str, Any, OneBlobEntry]]:
         """If this key was read ahead: the next keys of its batch with plain data, the values, the entries."""
-        batch = self._batch
+        batch = self.batch
         place = batch.places.get(key)
         if place is None or batch.root != root or not self._loads:
             return []

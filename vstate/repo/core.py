@@ -19,7 +19,6 @@ from vstate.arguments import check_count, check_flag, check_limit, check_several
 from vstate.backoff import Backoff
 from vstate.errors import (
     AlreadyExists,
-    CannotLoad,
     CorruptObject,
     CorruptStore,
     InvalidInput,
@@ -38,7 +37,7 @@ from vstate.objects.commit import LATEST, ONE_SECOND, Commit, Event, microsecond
 from vstate.objects.ids import COMMIT, NewObjects, Object, ObjectId
 from vstate.objects.tree import KeyChange, Node
 from vstate.plural import counted
-from vstate.repo.ahead import EntryPrefetch, ItemsAhead
+from vstate.repo.ahead import ItemsAhead
 from vstate.repo.compare.diff import Diff
 from vstate.repo.history import ROLLED_BACK, History, Log, rolled_back
 from vstate.repo.names.refs import (
@@ -165,11 +164,9 @@ class Core(Uncopied):
         self.refs = Refs(self.view, self.index if self.index.kept else None)
         if self.rooms is not None:
             self.rooms.learner = WeakMethod(self._learn_ends)  # no part of it refers to itself
-        self.policies = Policies(store, self.security.find_policy)
         self.beside: Callable[[float], None] | None = None
         """Called after a commit, with the seconds that it took."""
-        self._packer = Packer(store) if store.keeps_packs else None
-        self._is_stamped = self._has_format(stamp)
+        self._is_stamped = stamp == STAMP or self._has_format(stamp)
 
     @classmethod
     def opened(cls, store: KVStore, security: Security, branch: str | None) -> tuple[Self, Head]:
@@ -196,6 +193,15 @@ class Core(Uncopied):
             reason = f"its format is no number but {stamp[:20]!r}"
             raise CorruptStore(self.store.location, reason, repairable=True)
         raise UnsupportedFormat(found[2].decode(), FORMAT, is_released=found[1] is not None)
+
+    @cached_property
+    def policies(self) -> Policies:
+        """The merge policies of the branches."""
+        return Policies(self.store, self.security.find_policy)
+
+    @cached_property
+    def _packer(self) -> Packer | None:
+        return Packer(self.store) if self.store.keeps_packs else None
 
     @cached_property
     def history(self) -> History:
@@ -318,22 +324,10 @@ class Core(Uncopied):
 
     parse_entry = staticmethod(parse_entry)
 
-    def prefetch(self) -> EntryPrefetch:
-        """A new finder of entries, which reads the values of the next keys ahead."""
-        return EntryPrefetch(self.objects, loads=self.security.allow is None)
-
     def load(self, key: str, data: bytes, reader: Reader | None = None) -> Decoded:
         """The value of an entry, unpickled, and its chunks; CannotLoad names the key and the class."""
-        return self.decode(
-            key, OneBlobEntry.find(data) or self.parse_entry(key, data), reader or self.objects
-        )
-
-    def decode(self, key: str, entry: Entry | OneBlobEntry, reader: Reader) -> Decoded:
-        """As `load`, of an entry that is decoded."""
-        try:
-            return decode_value(entry, reader, allow=self.security.allow)
-        except CannotLoad as error:
-            raise CannotLoad(error.name, error.reason, key=key, called=error.called) from error
+        entry = OneBlobEntry.find(data) or self.parse_entry(key, data)
+        return decode_value(entry, reader or self.objects, allow=self.security.allow, key=key)
 
     def encode(self, value: Any) -> Encoded:
         """The merged value of a key as an entry, and its objects."""

@@ -25,6 +25,7 @@ from vstate.repo.rooms import Rooms
 from vstate.values.entry import Reader
 
 _Id = TypeVar("_Id", bound=bytes)
+_T = TypeVar("_T")
 
 IndexItems = Sequence[tuple[ObjectId, int]]
 """The items of an index node: ids, and the lengths in bytes of the streams below."""
@@ -96,87 +97,108 @@ def in_trash(stored: bytes) -> bytes:
     return int(time.time()).to_bytes(8, "big") + stored
 
 
-class _Bodies:
-    """The bodies of the objects of one store."""
+class _Kept(dict[bytes, _T]):
+    """The objects of one kind in memory, by their ids. One that is not there is read: CorruptObject."""
 
-    def __init__(self, store: KVStore) -> None:
-        self.store = store
+    def __init__(self, store: KVStore, kind: Kind, decode: Callable[..., _T], most: int) -> None:
+        self._store = store
+        self._kind = kind
+        self.decode = decode
+        """Makes an object of its body, and a commit of its id and its body; ValueError."""
+        self._most = most
+        self._follow = store.follow if kind is COMMIT and isinstance(store, Rooms) else None
 
-    def read(self, kind: Kind, oid: bytes) -> bytes:
-        """The body of the object of this kind; CorruptObject if it is missing or damaged."""
-        stored = self.store.get(OBJECT_PREFIX + oid.hex())
-        (raw,), (packed,) = _LETTERS[kind]
-        if stored and (stored[0] == raw or stored[0] == packed):
-            body = stored[1:] if stored[0] == raw else _zstd.unpack(memoryview(stored)[1:], _LONGEST[kind])
-            if blake3(body, key=kind.key).digest() == oid:
-                return body
-        # A body that is not right goes the long way, which says why, or reads it again.
-        return self._checked(kind, oid, stored)
-
-    def _checked(self, kind: Kind, oid: bytes, stored: bytes | None) -> bytes:
-        """The body of a stored form. A damaged one is read again past the cache, if there is a cache."""
-        try:
-            return bytes(self.verified(kind, oid, stored))
-        except CorruptObject:
-            key = OBJECT_PREFIX + oid.hex()
-            self.store.forget(key)
-            again = self.store.get(key)
-            if again is None:
-                # gc may bring the object back between the two reads: then a last read finds it.
-                again = (self.store.get(TRASH + oid.hex()) or b"")[8:] or self.store.get(key)
-            return bytes(self.verified(kind, oid, again))
-
-    def verified(self, kind: Kind, oid: bytes, stored: bytes | None) -> bytes | memoryview:
-        """The body in this stored form, not copied unless compressed; CorruptObject if it is damaged."""
+    def read(self, oid: bytes, stored: bytes | None = None) -> _T:
+        """The object, verified; a short one stays in memory. `stored` is its form, if that was read."""
+        kind = self._kind
         if stored is None:
-            raise CorruptObject(oid.hex(), "it is missing")
-        raw, packed = _LETTERS[kind]
-        letter = stored[:1]
-        body: bytes | memoryview
-        if letter == raw:
-            body = memoryview(stored)[1:]
-        elif letter == packed:
-            body = _zstd.decompress(oid, stored, longest(kind))
-        else:
-            raise CorruptObject(oid.hex(), f"it is no {kind.name}")
+            stored = self._store.get(OBJECT_PREFIX + oid.hex())
+        (raw,), (packed,) = _LETTERS[kind]
+        body = b""
+        if stored and stored[0] == raw:
+            body = stored[1:]
+        elif stored and stored[0] == packed:
+            body = _zstd.unpack(memoryview(stored)[1:], _LONGEST[kind])
         if blake3(body, key=kind.key).digest() != oid:
-            raise CorruptObject(oid.hex(), "its content does not match its id")
-        return body
-
-
-class _Nodes(dict[bytes, Node]):
-    """The tree nodes in memory, by their ids. One that is not there is read: CorruptObject."""
-
-    def __init__(self, bodies: _Bodies) -> None:
-        super().__init__()
-        self._bodies = bodies
-
-    def __missing__(self, oid: bytes) -> Node:
-        body = self._bodies.read(TREE, oid)
+            body = _checked(self._store, kind, oid, stored)
         try:
-            node = Node.decode(body)
+            made = self.decode(oid, body) if kind is COMMIT else self.decode(body)
         except ValueError as error:
             raise CorruptObject(oid.hex(), str(error)) from error
+        if self._follow is not None:
+            self._follow(made)  # type: ignore[arg-type]  # a commit
         if len(body) <= LONGEST_CACHED:
-            self[oid] = node
-            if len(self) > NODE_CACHE:
-                _trim(self, NODE_CACHE)
-        return node
+            self[oid] = made
+            if len(self) > self._most:
+                _trim(self, self._most)
+        return made
+
+    __missing__ = read
+
+    def read_many(self, ids: Sequence[bytes]) -> list[_T]:
+        """The objects in the order of the ids. Those that are not in memory are read in one batch."""
+        found = [self.get(oid) for oid in ids]
+        names = {oid: OBJECT_PREFIX + oid.hex() for oid, each in zip(ids, found, strict=True) if each is None}
+        stored = self._store.get_many(list(names.values())) if len(names) > 1 else {}
+        read = {oid: self.read(oid, stored.pop(name, None)) for oid, name in names.items()}
+        return [read[oid] if each is None else each for oid, each in zip(ids, found, strict=True)]
 
 
-class Objects(_Bodies):
+def _checked(store: KVStore, kind: Kind, oid: bytes, stored: bytes | None) -> bytes:
+    """The body of a stored form. A damaged one is read again past the cache, if there is a cache."""
+    try:
+        return bytes(verified(kind, oid, stored))
+    except CorruptObject:
+        key = OBJECT_PREFIX + oid.hex()
+        store.forget(key)
+        again = store.get(key)
+        if again is None:
+            # gc may bring the object back between the two reads: then a last read finds it.
+            again = (store.get(TRASH + oid.hex()) or b"")[8:] or store.get(key)
+        return bytes(verified(kind, oid, again))
+
+
+def verified(kind: Kind, oid: bytes, stored: bytes | None) -> bytes | memoryview:
+    """The body in this stored form, not copied unless compressed; CorruptObject if it is damaged."""
+    if stored is None:
+        raise CorruptObject(oid.hex(), "it is missing")
+    raw, packed = _LETTERS[kind]
+    letter = stored[:1]
+    body: bytes | memoryview
+    if letter == raw:
+        body = memoryview(stored)[1:]
+    elif letter == packed:
+        body = _zstd.decompress(oid, stored, longest(kind))
+    else:
+        raise CorruptObject(oid.hex(), f"it is no {kind.name}")
+    if blake3(body, key=kind.key).digest() != oid:
+        raise CorruptObject(oid.hex(), "its content does not match its id")
+    return body
+
+
+class Objects:
     """The objects of one store. Threads may share it."""
 
     def __init__(self, store: KVStore) -> None:
-        super().__init__(store)
-        self._nodes = _Nodes(_Bodies(store))
+        self.store = store
+        self._nodes = _Kept(store, TREE, Node.decode, NODE_CACHE)
         self.node: Callable[[bytes], Node] = self._nodes.__getitem__
         """A tree node, by its id, from memory if it was read or written recently."""
-        self._commits: dict[ObjectId, Commit] = {}
-        self._follow = store.follow if isinstance(store, Rooms) else None
-        self._misses = {kind: [0] * (MAX_OBJECT_BYTES.bit_length() + 1) for kind in KINDS}
+        self.nodes = self._nodes.read_many
+        """Tree nodes in the order of their ids."""
+        self._commits = _Kept(store, COMMIT, Commit.decode, COMMIT_CACHE)
+        self.commit: Callable[[ObjectId], Commit] = self._commits.__getitem__
+        """A commit, from memory if it was read or written recently."""
+        self.commits: Callable[[Sequence[ObjectId]], list[Commit]] = self._commits.read_many
+        """Commits in the order of their ids."""
+        self._misses: dict[tuple[Kind, int], int] = {}
+        """How many objects in a row did not shrink, by kind and by the bits of the length."""
 
     # Reading
+
+    def read(self, kind: Kind, oid: bytes) -> bytes:
+        """The body of the object of this kind; CorruptObject if it is missing or damaged."""
+        return _checked(self.store, kind, oid, self.store.get(OBJECT_PREFIX + oid.hex()))
 
     def read_many(
         self, kind: Kind, ids: Iterable[_Id], *, longest: Mapping[_Id, int] | None = None
@@ -230,7 +252,7 @@ class Objects(_Bodies):
                     said = f"a {kind.name} of {counted(size, 'byte')}; the link to it says {most}"
                     raise CorruptObject(oid.hex(), said)
             # A body that is not right goes the long way, which says why, or reads it again.
-            yield oid, self._checked(kind, oid, stored)
+            yield oid, _checked(self.store, kind, oid, stored)
 
     def blob(self, oid: ObjectId) -> bytes:
         """The body of this blob."""
@@ -244,23 +266,6 @@ class Objects(_Bodies):
         """The bodies of these index nodes."""
         return self.read_many(INDEX, ids)
 
-    def nodes(self, ids: Sequence[bytes]) -> list[Node]:
-        """Tree nodes in the order of the ids. Nodes that are not in memory are read in one batch."""
-        cached = self._nodes
-        found = [cached.get(oid) for oid in ids]
-        if None in found:
-            unknown = list(dict.fromkeys(oid for oid in ids if oid not in cached))
-            if len(unknown) < 2:
-                return [self.node(oid) for oid in ids]
-            read = dict[bytes, Node]()
-            for oid, node, body in self.each_node(unknown):
-                read[oid] = node
-                if len(body) <= LONGEST_CACHED:
-                    cached[oid] = node
-            _trim(cached, NODE_CACHE)
-            return [read.get(oid) or self.node(oid) for oid in ids]
-        return found  # type: ignore[return-value]  # mypy does not narrow a list
-
     def nodes_once(self, ids: Sequence[bytes]) -> Iterator[Node]:
         """As `nodes`, for nodes that are looked at once: of many that are read, none stays in memory."""
         known = [self._nodes.get(oid) for oid in ids]
@@ -270,20 +275,6 @@ class Objects(_Bodies):
         read = self.each_node([oid for oid, node in zip(ids, known, strict=True) if node is None])
         for node in known:
             yield next(read)[1] if node is None else node
-
-    def commit(self, oid: ObjectId) -> Commit:
-        """A commit, from memory if it was read or written recently."""
-        commit = self._commits.get(oid)
-        return self._kept_commit(oid, self.read(COMMIT, oid)) if commit is None else commit
-
-    def commits(self, ids: Sequence[ObjectId]) -> list[Commit]:
-        """Commits in the order of the ids. Commits that are not in memory are read in one batch."""
-        if len(ids) == 1:
-            return [self.commit(ids[0])]
-        keys = {oid: OBJECT_PREFIX + oid.hex() for oid in ids if oid not in self._commits}
-        stored = self.store.get_many(list(keys.values())) if len(keys) > 1 else {}
-        read = {oid: self._decoded_commit(oid, stored[key]) for oid, key in keys.items() if key in stored}
-        return [read.get(oid) or self.commit(oid) for oid in ids]
 
     def prefetch(self, ids: Sequence[ObjectId]) -> list[Commit]:
         """Read those of the ids into memory that name commits and are not there yet; the commits.
@@ -296,25 +287,10 @@ class Objects(_Bodies):
         for key, stored in self.store.get_many(list(keys)).items():
             if kind_of(stored) is COMMIT and _body_size(stored) <= LONGEST_CACHED:
                 try:
-                    commits.append(self._decoded_commit(keys[key], stored))
+                    commits.append(self._commits.read(keys[key], stored))
                 except CorruptObject:
                     pass
         return commits
-
-    def _decoded_commit(self, oid: ObjectId, stored: bytes | None) -> Commit:
-        return self._kept_commit(oid, self._checked(COMMIT, oid, stored))
-
-    def _kept_commit(self, oid: ObjectId, body: bytes) -> Commit:
-        """The commit with this body. It stays in memory unless it is long."""
-        try:
-            commit = Commit.decode(oid, body)
-        except ValueError as error:
-            raise CorruptObject(str(oid), str(error)) from error
-        if self._follow is not None:
-            self._follow(commit)
-        if len(body) <= LONGEST_CACHED:
-            self.remember((), [commit])
-        return commit
 
     def remember(self, nodes: Iterable[tuple[bytes, Node]], commits: Iterable[Commit] = ()) -> None:
         """Keep nodes and commits in memory that were just written."""
@@ -359,14 +335,14 @@ class Objects(_Bodies):
             stored = self.store.get(key)
         if not stored or _KIND_OF.get(stored[0]) is not COMMIT:
             return None
-        return self._decoded_commit(oid, stored)
+        return self._commits.read(oid, stored)
 
     def plain(self, key: str, stored: bytes) -> bytes | None:
         """The form of an object without compression; None if it is damaged."""
         kind = kind_of(stored)
         try:
             oid = bytes.fromhex(key.removeprefix(OBJECT_PREFIX))
-            return None if kind is None else plain_form(kind, self.verified(kind, oid, stored))
+            return None if kind is None else plain_form(kind, verified(kind, oid, stored))
         except (CorruptObject, ValueError):
             return None
 
@@ -383,16 +359,16 @@ class Objects(_Bodies):
                 raise _too_large(kind, body)
             raw, packed = _LETTERS[kind]
             if size >= COMPRESS_FROM_BYTES:
-                counts, length = misses[kind], size.bit_length()
-                missed = counts[length]
+                alike = kind, size.bit_length()
+                missed = misses.get(alike, 0)
                 if missed < SAMPLE_AFTER or missed % SAMPLE_EVERY == 0:
                     shrunk = compress_blob(body) if kind is BLOB else compress(body)
                     shrunk_size = len(shrunk)
                     if shrunk_size <= size * 0.9 and shrunk_size <= size - LEAST_SAVED:
-                        counts[length] = 0
+                        misses[alike] = 0
                         rows[key] = packed + shrunk
                         continue
-                counts[length] = missed + 1
+                misses[alike] = missed + 1
             rows[key] = raw + body if type(body) is bytes else plain_form(kind, body)
         return rows
 

@@ -305,11 +305,11 @@ class Rooms(StoreWrapper):
                 if start != self._start:
                     self._met(known, key, value, number)
                 return value
-        return self._rows_of_refs([key], {}).get(key)
+        return self._rows_of_refs({key: number}, {}).get(key)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         direct: dict[str, str] = {}
-        refs: list[str] = []
+        refs: dict[str, int | None] = {}
         objects: list[str] = []
         for key in keys:
             if key.startswith(OBJECT_PREFIX):
@@ -321,24 +321,27 @@ class Rooms(StoreWrapper):
             elif found[2]:  # a line of a reflog
                 direct[prefix_of(self.room_of(found[1])) + key] = key
             else:
-                refs.append(key)
+                refs[key] = self.known.get(found[1])
         if not (refs or direct):
             return self._objects(objects) if objects else {}
         # Refs of room 0, which are most, and other rows of the store are read together.
         rows = self._rows_of_refs(refs, direct)
         return rows | self._objects(objects) if objects else rows
 
-    def _rows_of_refs(self, refs: Sequence[str], direct: Mapping[str, str]) -> dict[str, bytes]:
-        """The rows of refs from the rooms where they lie, and other rows by their names."""
+    def _rows_of_refs(self, rooms: dict[str, int | None], direct: Mapping[str, str]) -> dict[str, bytes]:
+        """The rows of refs from the rooms where they may lie, and other rows by their names."""
         known = self.known
-        rooms = {key: known.get(key.removeprefix(_REF)) for key in refs}
         found: dict[str, bytes] = {}
         for _ in range(_STEPS):
-            names = [prefix_of(number or 0) + key for key, number in rooms.items()]
-            if self._has_transactions:
-                names += [ROOM_OF + key.removeprefix(_REF) for key, number in rooms.items() if number is None]
-            read = self._store.get_many([*names, *direct])
-            found |= {key: read[name] for name, key in direct.items() if name in read}
+            names = [*direct]
+            for key, number in rooms.items():
+                names.append(prefix_of(number or 0) + key)
+                if number is None and self._has_transactions:
+                    names.append(ROOM_OF + key.removeprefix(_REF))
+            read = self._store.get_many(names)
+            for name, key in direct.items():
+                if name in read:
+                    found[key] = read[name]
             again: dict[str, int | None] = {}
             for key, number in rooms.items():
                 row = read.get(prefix_of(number or 0) + key)

@@ -15,7 +15,7 @@ from vstate.objects.expiry import Expiry, with_expiry
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.repo.core import Advance, Core, Guard
 from vstate.repo.names.dates import ttl_microseconds
-from vstate.repo.names.refs import HEADS, check_ref_name
+from vstate.repo.names.refs import HEADS, check_ref_name, reflog_action
 from vstate.repo.rules.labels import Label, check_labels, label_rows
 from vstate.spans import Attributes, spanned
 from vstate.values.entry import encode_value
@@ -213,8 +213,3 @@ def _encode(
         at = expiry.now() + ttl_microseconds(ttl)
         changes[key] = with_expiry(entry, Expiry(at))
     return changes, objects
-
-
-def reflog_action(operation: str, commit: Commit) -> str:
-    """The text of a line of the reflog: the operation and the first line of the commit's message."""
-    return f"{operation}: {subject}" if commit.message and (subject := commit.subject[:80]) else operation

@@ -65,9 +65,8 @@ def make_expiry(ttl: float | timedelta) -> Expiry:
 class Hooks:
     """The functions that a state calls before each commit."""
 
-    def __init__(self) -> None:
-        self.functions: tuple[Callable[[], object], ...] = ()
-        self._running = OVER
+    functions: tuple[Callable[[], object], ...] = ()
+    _running = OVER
 
     def add(self, function: Callable[..., object], state: State) -> Callable[[], None]:
         """Call the function with the state from now on, until the returned one is called."""

@@ -39,21 +39,22 @@ class Closable(Protocol):
 class Leftovers:
     """The uncommitted changes of one handle, as the state that owns it ends."""
 
-    def __init__(self, handle: Handle, *, autocommit: bool, in_memory: bool) -> None:
+    _told = True
+    """Whether nothing is left to report; so it is before all is there."""
+
+    def __init__(self, handle: Handle, state: Closable, *, autocommit: bool, in_memory: bool) -> None:
+        """`state._at_exit` is called at the end of the program. With autocommit the state lives until then,
+        or until it is closed: a collector cannot commit.
+        """
         self.autocommit = autocommit
         self.in_memory = in_memory
         """Whether the store ends with its state, and its commits too: then no loss is reported."""
         self._handle = handle
         self._process = os.getpid()
-        self._told = False
-
-    def watch(self, state: Closable) -> None:
-        """Have `state._at_exit` called at the end of the program. With autocommit the state lives until then,
-        or until it is closed: a collector cannot commit.
-        """
-        call_at_exit(state)
-        if self.autocommit:
+        _open.add(state)
+        if autocommit:
             _kept.add(state)
+        self._told = False
 
     def settle(self, state: Closable, *, failed: bool, stacklevel: int) -> None:
         """Commit or report the changes of a state that is being closed; neither if its block has `failed`.
@@ -98,12 +99,16 @@ class Leftovers:
         """Report the staged keys of a state that is collected. A collector can run anywhere, so this asks no
         store, waits for no lock, and pickles no value: edits in place stay unseen.
         """
+        if self._told or self._process != os.getpid():
+            return
         at = self._handle.at
-        if not (at.table.dirty or at.events) or self._told or self._process != os.getpid():
+        if not (at.table.dirty or at.events):
             return
         self._told = True
         if not at.open:  # the next call would undo those changes
-            self._warn("was dropped", self._staged(), 3)
+            self._warn("was dropped", self._staged(), 2)
+
+    __del__ = dropped
 
     def _changed(self) -> list[str]:
         """The keys that a commit would change; the staged keys if the store cannot tell."""

@@ -23,8 +23,8 @@ from vstate.objects.commit import Commit, Event
 from vstate.objects.expiry import split_expiry
 from vstate.objects.ids import ObjectId
 from vstate.repo.core import Advance, Guard
-from vstate.repo.names.refs import HEADS
-from vstate.repo.writing import commit_attributes, reflog_action
+from vstate.repo.names.refs import HEADS, reflog_action
+from vstate.repo.writing import commit_attributes
 from vstate.spans import spanned
 from vstate.state.base import missing
 from vstate.state.handle import Handle

@@ -35,6 +35,7 @@ from vstate.objects.expiry import EXPIRING, Expiry, split_expiry
 from vstate.objects.ids import ObjectId
 from vstate.objects.stream import Chunks
 from vstate.objects.tree import KeyChange
+from vstate.repo.ahead import EntryPrefetch
 from vstate.repo.compare.diff import Diff
 from vstate.repo.core import Revision
 from vstate.repo.names.refs import HEAD, HEADS, Head
@@ -60,7 +61,7 @@ from vstate.state.slots import (
 )
 from vstate.state.tracking import CONTAINERS, IMMUTABLE, is_immutable
 from vstate.state.turns import OVER, end, is_live
-from vstate.values.entry import ONE_BLOB, SHORT_PLAIN, OneBlobEntry, encode_unchecked
+from vstate.values.entry import ONE_BLOB, SHORT_PLAIN, OneBlobEntry, decode_value, encode_unchecked
 from vstate.values.inspection import describe
 from vstate.values.pickle_errors import own_error
 from vstate.values.same_value import copies_are_alike
@@ -93,7 +94,7 @@ class Handle(StateHandle):
             repo.require_trusted(commit)
         table = SlotTable()
         self.at = Position(table.cache, table, commit, head.branch)
-        self.ahead = repo.prefetch()
+        self.ahead = EntryPrefetch(repo.objects, loads=repo.security.allow is None)
         self.operation = OVER
         self._comparing = OVER
         renew_in_child(self, Handle.renew)
@@ -134,9 +135,12 @@ class Handle(StateHandle):
         Raises InvalidInput from inside another call on this handle: from a signal handler, say.
         """
         token = Lock()
-        with self.turns, token:
-            self.turns.take(token)
-            return self.operate(operation, *args, **options)
+        try:
+            with token:
+                self.turns.take(token)
+                return self.operate(operation, *args, **options)
+        finally:
+            self.turns.ring()
 
     def operate(self, operation: Callable[_P, _T], /, *args: _P.args, **options: _P.kwargs) -> _T:
         """As `alone`, for a caller that has the turn."""
@@ -259,8 +263,8 @@ class Handle(StateHandle):
                     root = None if at.head is None else at.head.root
                     try:
                         slot = self._read(table, root, key, slot or UNTOUCHED)
-                        if at.settled and (found := self.ahead.following(root, key)):
-                            self._hold_following(table, found)
+                        if key in self.ahead.batch.places and at.settled:
+                            self._hold_following(table, self.ahead.following(root, key))
                     except CorruptObject:
                         self.require_base()
                         raise
@@ -292,7 +296,8 @@ class Handle(StateHandle):
         data, found = entry.raw, None if isinstance(entry, OneBlobEntry) else entry.expiry
         if found is not None and slot.hides_at(found.at):
             raise missing(key)
-        value, chunks, size, unordered, names = self.repo.decode(key, entry, self.ahead)
+        allow = self.repo.security.allow
+        value, chunks, size, unordered, names = decode_value(entry, self.ahead, allow=allow, key=key)
         fixed, base = type(value) not in CONTAINERS and is_immutable(value), None
         if fixed:
             table.idle += size + KEEP_BYTES_EACH
@@ -511,7 +516,7 @@ class Handle(StateHandle):
         with self.lock:
             if self.at.table.slots or self.at.table.cache:
                 self.clear()
-                self.ahead = self.repo.prefetch()
+                self.ahead.drop()
 
     def require_picklable(self, plan: Plan) -> Plan:
         if plan.unpicklable:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from vstate.errors import CorruptObject, VStateError
 from vstate.objects import expiry, tree
-from vstate.objects.expiry import EXPIRING, split_expiry, with_expiry
+from vstate.objects.expiry import EXPIRING, Expiry, split_expiry, with_expiry
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.stream import BLOB_BYTES
 from vstate.repo.objects import Overlay
@@ -61,6 +61,20 @@ class Plan:
         self.steps: dict[str, Step] = {}
         self.unshared: list[str] = []
         self.unpicklable: dict[str, str] = {}
+
+    def add(self, key: str, value: object, encoded: Encoded, due: Expiry | None) -> bool:
+        """Note the new value of a key, and when it expires; False if it would not load, which is noted."""
+        try:
+            encoded = encoded if encoded.check is None else encoded.checked()
+        except Exception as error:  # loading runs the classes' own code, which may raise anything
+            self.unpicklable[key] = culprit(value, f'state["{key}"]', error)
+            return False
+        if due is not None:
+            encoded = encoded._replace(entry=with_expiry(encoded.entry, due))
+        self.changes[key], self.encoded[key] = encoded.entry, encoded
+        if encoded.objects:
+            self.objects.update(encoded.objects)
+        return True
 
     @property
     def staged(self) -> dict[str, Encoded | None]:
@@ -135,20 +149,16 @@ def _drop_expired(table: SlotTable) -> None:
 def _plan_value(
     plan: Plan, repo: Repository, table: SlotTable, key: str, slot: Slot, root: ObjectId | None
 ) -> None:
-    unshared = False
     if not slot.fixed:
         if key in table.cache:
             del table.cache[key]
-        unshared = is_unshared([slot.value])  # before `value` refers to it too
-    value, fixed, base = slot.value, slot.fixed, slot.base
-    if base is not None and base.plain and not slot.dirty and is_stored_plain(value, base.entry):
-        if unshared:
+        if is_unshared([slot.value]):  # before `value` refers to it too
             plan.unshared.append(key)
+    value, base = slot.value, slot.base
+    if base is not None and base.plain and not slot.dirty and is_stored_plain(value, base.entry):
         return
     if base is None and root is not None:
-        data = tree.lookup(repo.objects.node, root, key)
-        if data is not None and (data[:1] not in EXPIRING or not slot.hides(data)):
-            base = _read_base(repo, key, data, slot)
+        base = _read_base(repo, key, slot, root)
     try:
         encoded = encode_unchecked(value, () if base is None else base.chunks)
     except Exception as error:  # pickling runs the classes' own code, which may raise anything
@@ -156,46 +166,29 @@ def _plan_value(
             plan.unpicklable[key] = culprit(value, f'state["{key}"]', error)
         return
     if base is not None and base is slot.base and not slot.dirty and encoded.entry == base.entry:
-        if unshared:  # mostly so: nobody has edited the value
-            plan.unshared.append(key)
-        return
+        return  # mostly so: nobody has edited the value
     changed, before = True, None
     if base is not None:
         same, base = _compare(repo, key, slot, base, encoded)
         changed, before = not same, base.expiry
-        if base is not slot.base and not fixed and table.slots.get(key) is slot:
+        if base is not slot.base and not slot.fixed and table.slots.get(key) is slot:
             table.slots[key] = slot = slot.replaced(base=base)
     due = None if before is None and slot.wanted is UNASKED else slot.next_expiry(before)
-    if changed and encoded.check is not None:
-        try:
-            encoded = encoded.checked()
-        except Exception as error:  # so does loading
-            plan.unpicklable[key] = culprit(value, f'state["{key}"]', error)
-            return
     if changed or due != before:
-        bare = encoded.entry
-        if due is not None:
-            encoded = encoded._replace(entry=with_expiry(bare, due))
-        plan.changes[key] = encoded.entry
-        plan.encoded[key] = encoded
-        if encoded.objects:
-            plan.objects.update(encoded.objects)
-        if not fixed:
-            base = Base(bare, encoded.chunks, encoded.size, False, NO_ENTRIES, due)
+        if not plan.add(key, value, encoded, due):
+            return
+        if not slot.fixed:
+            base = Base(encoded.entry, encoded.chunks, encoded.size, False, NO_ENTRIES, due)
     elif not slot.dirty:
-        if unshared:
-            plan.unshared.append(key)
         return
     elif slot.is_set:
         plan.unchanged[key] = encoded._replace(entry=with_expiry(encoded.entry, due))
-    if fixed and due is None:
+    if slot.fixed and due is None:
         plan.steps[key] = slot, CLEAN
         table.idle += encoded.size
     else:
-        new = Slot(value, fixed, False, None if fixed else base, None if due is None else due.at)
-        plan.steps[key] = slot, new
-    if unshared:
-        plan.unshared.append(key)
+        at = None if due is None else due.at
+        plan.steps[key] = slot, Slot(value, slot.fixed, False, None if slot.fixed else base, at)
 
 
 def _plan_expiry(plan: Plan, key: str, slot: Slot, data: bytes | None) -> None:
@@ -210,10 +203,14 @@ def _plan_expiry(plan: Plan, key: str, slot: Slot, data: bytes | None) -> None:
         plan.encoded[key] = Encoded(with_expiry(bare, due), {}, (), 0)
 
 
-def _read_base(repo: Repository, key: str, data: bytes, slot: Slot) -> Base:
-    """The base of a key that was set without being read."""
-    due = None
+def _read_base(repo: Repository, key: str, slot: Slot, root: ObjectId) -> Base | None:
+    """The base of a key that was set without being read; None if there is none, or it has expired."""
+    data, due = tree.lookup(repo.objects.node, root, key), None
+    if data is None:
+        return None
     if data[:1] in EXPIRING:
+        if slot.hides(data):
+            return None
         data, due = split_expiry(data)
     # The chunks of the committed value only save time, and only where the new value is long.
     if not slot.fixed or (type(slot.value) in (bytes, str) and len(slot.value) > BLOB_BYTES):

@@ -10,9 +10,11 @@ from vstate.arguments import check_state_key
 from vstate.errors import CorruptObject, ReadOnly, StorageError
 from vstate.objects import tree
 from vstate.objects.commit import Commit
+from vstate.repo.ahead import EntryPrefetch
 from vstate.repo.repository import Repository
 from vstate.state.base import ReadableState, missing
 from vstate.state.slots import KEEP_BYTES, KEEP_BYTES_EACH
+from vstate.values.entry import decode_value
 from vstate.values.inspection import describe
 
 _T = TypeVar("_T")
@@ -31,7 +33,7 @@ class Snapshot(ReadableState):
         self._values: dict[str, Any] = {}
         self._left = KEEP_BYTES
         """The bytes of values that it may still keep."""
-        self._ahead = repo.prefetch()
+        self._ahead = EntryPrefetch(repo.objects, loads=repo.security.allow is None)
 
     @property
     def commit(self) -> Commit:
@@ -51,7 +53,8 @@ class Snapshot(ReadableState):
         try:  # not `_commit_needed`: a context manager takes longer than loading a short value
             entry = self._ahead.find(self._commit.root, key)
             if entry is not None:
-                value = self._values.setdefault(key, self._repo.decode(key, entry, self._ahead).value)
+                found = decode_value(entry, self._ahead, allow=self._repo.security.allow, key=key)
+                value = self._values.setdefault(key, found.value)
                 left = self._left - entry.size - KEEP_BYTES_EACH
                 for following, loaded, short in self._ahead.following(self._commit.root, key):
                     self._values.setdefault(following, loaded)

@@ -101,8 +101,7 @@ class Turns:
         pass
 
     def __exit__(self, *exc_info: object) -> None:
-        if self._waiting:
-            self.ring()
+        self.ring()
 
     def take(self, token: Token) -> bool:
         """Wait, and take the turn. False if this context is inside a turn already; that one goes on.
@@ -167,7 +166,7 @@ class Turns:
 
     def ring(self) -> None:
         """If the turn is free, wake the first sleeping task. Only a hint: each task also looks by itself."""
-        if self.is_taken:
+        if not self._waiting or self.is_taken:
             return
         for waiter in self._waiting.copy():
             if not waiter.rung:

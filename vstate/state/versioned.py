@@ -132,8 +132,7 @@ class Versioned(State):
         self, repo: Repository, head: Head, follows_head: bool, *, autocommit: bool, in_memory: bool
     ) -> None:
         self._handle = Handle(repo, head, follows_head=follows_head)
-        self._leftovers = Leftovers(self._handle, autocommit=autocommit, in_memory=in_memory)
-        self._leftovers.watch(self)
+        self._leftovers = Leftovers(self._handle, self, autocommit=autocommit, in_memory=in_memory)
 
     def close(self) -> None:
         """Close its watches, and the store if this handle opened it, and let go of all values.
@@ -162,10 +161,6 @@ class Versioned(State):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._close(error)
-
-    def __del__(self) -> None:
-        if "_leftovers" in self.__dict__:  # wrong arguments keep __init__ from making it
-            self._leftovers.dropped()
 
     def _at_exit(self) -> None:
         self._leftovers.at_exit()

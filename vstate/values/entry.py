@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
-from vstate.errors import CorruptObject
+from vstate.errors import CannotLoad, CorruptObject
 from vstate.objects.canonical import decode, encode
 from vstate.objects.expiry import EXPIRING, Expiry, split_expiry
 from vstate.objects.ids import BLOB, ID_BYTES, Link, NewObjects, ObjectId
@@ -343,10 +343,12 @@ def is_stored_plain(value: Any, entry: bytes) -> bool:
     return short.size == len(data) and short.id == ObjectId.of(BLOB, data)
 
 
-def decode_value(entry: Entry | OneBlobEntry, reader: Reader, *, allow: Allow | None = None) -> Decoded:
+def decode_value(
+    entry: Entry | OneBlobEntry, reader: Reader, *, allow: Allow | None = None, key: str | None = None
+) -> Decoded:
     """The value of an entry. Unpickling runs the code that a pickle names: any, or only names in `allow`.
 
-    Raises CorruptObject, or CannotLoad with the name of the class that cannot be loaded.
+    Raises CorruptObject, or CannotLoad with the name of the class that cannot be loaded, and the key.
     """
     data: bytes | bytearray
     buffers: Sequence[bytearray]
@@ -361,10 +363,13 @@ def decode_value(entry: Entry | OneBlobEntry, reader: Reader, *, allow: Allow | 
         buffers = list(map(_writable, others))
     if codec == PICKLE:
         names: list[str] = []
-        if allow is None:
-            value, evolved = load_any(data, buffers, names)
-        else:
-            value, evolved = loads_allowed(data, buffers, allow, names)
+        try:
+            if allow is None:
+                value, evolved = load_any(data, buffers, names)
+            else:
+                value, evolved = loads_allowed(data, buffers, allow, names)
+        except CannotLoad as error:
+            raise CannotLoad(error.name, error.reason, key=key, called=error.called) from error
         sets = (EMPTY_SET in data or FROZENSET in data) and may_hold(data, EMPTY_SET, FROZENSET)
         return Decoded(value, chunks, size, evolved or sets, names)
     if codec == TEXT:

@@ -105,6 +105,7 @@ class Database:
         self.durability = durability
         self.create = create
         """Whether a missing file is made. False once the store was open: then a missing file was removed."""
+        self._was_open = False
         self.file = os.path.join(self.directory, FILE_NAME)
         self._log = f"{self.file}-wal"
         self._note = f"{self.file}-unsynced"
@@ -115,7 +116,7 @@ class Database:
         """The bytes of the file and its log."""
         return _bytes(self.file) + _bytes(self._log)
 
-    def find_or_make(self, handle: Handle) -> None:
+    def _find_or_make(self, handle: Handle) -> None:
         """Make sure that SQLite can open or make the file: it makes files, but no directories.
 
         Raises NotFound if it is missing and `create` is False, InvalidInput if something else is in its
@@ -123,7 +124,7 @@ class Database:
         """
         with suppress(OSError):
             self._had_log = os.stat(self._log).st_size > 0
-        if self._had_log and not self._log_belongs(handle):
+        if self._had_log and not self._log_belongs():
             raise self._damaged("the log beside it belongs to another file")
         try:
             if not stat.S_ISREG(os.stat(self.file).st_mode):
@@ -139,6 +140,7 @@ class Database:
                 make_directory(Path(self.directory))
                 # SQLite gives the log the mode and the group of the file, but would make the file with 0644.
                 make_file(self.file)
+                handle.identity = usable_identity(self.file)
             except OSError as error:
                 raise self._unusable(error) from error
         except OSError as error:
@@ -169,12 +171,14 @@ class Database:
         writing = handle.writing
         while True:
             files = None
+            # Before the connection: then a fork knows which file is being opened.
+            handle.identity = usable_identity(self.file)
+            if not self._was_open:
+                self._find_or_make(handle)
             if writing and not may_write(self.file):
                 raise self._forbidden("its file is read-only for this user")
             if not writing and not may_write(self.file, self.directory):
                 files = self._files()
-            # Before the connection: then a fork knows which file is being opened.
-            handle.identity = usable_identity(self.file)
             connection = self._connect(files)
             try:
                 self._check_or_make_format(connection)
@@ -187,6 +191,8 @@ class Database:
                 connection.execute("SELECT 1 FROM kv LIMIT 0")  # makes SQLite read the schema
                 handle.unlocked = files if files is not None and files.need_no_lock else None
                 handle.connection = connection
+                # A file that is missing from now on was removed. An empty store in its place would hide that.
+                self.create, self._was_open = False, True
                 return connection
             except BaseException as error:
                 handle.connection = None
@@ -206,10 +212,8 @@ class Database:
             options = "mode=rwc" if self.create else "mode=rw"  # only a URI can say "do not make the file"
         elif files.log is None:
             options = "mode=ro&immutable=1"
-        elif files.indexed:
-            options = "mode=ro&readonly_shm=1"
         else:
-            options = "mode=ro&vfs=unix-none"
+            options = "mode=ro&readonly_shm=1" if files.indexed else "mode=ro&vfs=unix-none"
         # These three characters mean something in a URI.
         path = self.file.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
         connection = sqlite3.connect(
@@ -219,21 +223,22 @@ class Database:
             connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # the index of the log is in memory
         return connection
 
-    def _log_belongs(self, handle: Handle) -> bool:
+    def _log_belongs(self) -> bool:
         """Whether the file and its log make a whole database. Looks at all of it on a suspicion only."""
+        last: object = None
         try:
-            handle.identity = usable_identity(self.file)
             while True:
+                size = _bytes(self.file)
+                if not size:
+                    return False  # SQLite would make an empty file, and remove the log
+                page, name = self._name(_WITHOUT_LOG)
                 with FileIO(self._log) as opened:
-                    salt = log.salt(opened)
-                    size = _bytes(self.file)  # of this log: another one may begin behind a longer file
-                    if not size:
-                        return False  # SQLite would make an empty file, and remove the log
-                    page, name = self._name(_WITHOUT_LOG)
                     found = log.read(opened, page)
-                with FileIO(self._log) as opened:
-                    if salt == log.salt(opened) and found.salt in (salt, b""):
-                        break  # otherwise the log began anew meanwhile, and its end may not have been read
+                if found.knows(name) and found.fits(size):
+                    return True
+                if last == (name, size, found):
+                    break  # otherwise the log may have begun anew meanwhile, and its end was not read
+                last = name, size, found
             # After a power cut the names in the log may be those of a transaction that was never committed.
             if not found.knows(name) and name != self._name(self._files())[1]:
                 return False
@@ -344,7 +349,7 @@ class Database:
         with suppress(OSError, sqlite3.Error):
             # SQLite keeps the file of the log while a connection is open.
             handle.log = handle.log or FileIO(self._log)
-            salt = log.salt(handle.log)
+            salt = os.pread(handle.log.fileno(), *log.SALT)
             if handle.salt not in (None, salt):
                 connection.execute(log.RENAME)
             handle.salt = salt

@@ -24,6 +24,8 @@ NAMES = "SELECT rootpage, names FROM sqlite_master, log WHERE name = 'log'"
 NAME_BYTES = 8
 
 _HEADER = struct.Struct(">8xI4x8s8x")  # the bytes of a page; the salt
+SALT = 8, 16
+"""The bytes of the salt of a log, and their place."""
 _FRAME = ">II8s8x"  # the page; the pages of the file after a commit, or 0; the salt; then the page follows
 _PAGE_SIZES = frozenset(1 << bits for bits in range(9, 17))
 _READ_TOGETHER = 16
@@ -57,11 +59,6 @@ class Log(NamedTuple):
     def knows(self, name: bytes) -> bool:
         """Whether the file with this name can be that of the log. A log without any name fits each file."""
         return not self.names or any(name in page for page in self.names)
-
-
-def salt(log: FileIO) -> bytes:
-    """The salt of the log. Raises OSError."""
-    return os.pread(log.fileno(), 8, 16)
 
 
 def read(log: FileIO, page_of_names: int) -> Log:

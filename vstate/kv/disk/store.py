@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,18 +14,11 @@ from vstate.arguments import check_count
 from vstate.backoff import Backoff
 from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreFull, StoreUnavailable, VStateError
 from vstate.forks import renew_in_child
-from vstate.kv.base import (
-    OBJECT_PREFIX,
-    RELEASE_SECONDS,
-    Plain,
-    TransactionalStore,
-    batches,
-    batches_by_bytes,
-)
+from vstate.kv.base import RELEASE_SECONDS, Plain, TransactionalStore, batches, batches_by_bytes
 from vstate.kv.disk import packs
 from vstate.kv.disk.connections import Handle
 from vstate.kv.disk.writes import MOST_ROWS, Rows, Waiting, Write
-from vstate.kv.stored_keys import is_stored_object, key_of, ranges, stored_keys, stored_writes
+from vstate.kv.stored_keys import OBJECT_MARK, is_stored_object, key_of, ranges, stored_keys, stored_writes
 
 if TYPE_CHECKING:
     import sqlite3
@@ -119,7 +112,8 @@ class Disk(TransactionalStore):
 
         if durability not in ("power", "process"):
             raise InvalidInput(f'durability is "power" or "process", not {durability!r}')
-        check_count("size_limit", size_limit, 1, none="None for no limit")
+        if size_limit is not None:
+            check_count("size_limit", size_limit, 1, none="None for no limit")
         name = os.path.expanduser(directory)
         if not name or "\0" in name:
             raise InvalidInput(f"{name!r} is not the name of a directory")
@@ -135,19 +129,15 @@ class Disk(TransactionalStore):
         self._aside: set[Handle] = set()
         """The connections of long work beside reads and writes."""
         self._copying: threading.Thread | None = None
-        with self._reader.lock:  # it may have to read the file
-            self._database.find_or_make(self._reader)
         self._query("SELECT 1", (), immutable=True)
-        # A file that is missing from now on was removed. An empty store in its place would hide that.
-        self._database.create = False
         renew_in_child(self, Disk._renew)
 
     # Reading
 
     def get(self, key: str) -> bytes | None:
         (name,) = stored_keys((key,))
-        # An object that is found is right, even in a store that has been removed.
-        is_object = key.startswith(OBJECT_PREFIX) or is_stored_object(name)
+        # As `is_stored_object`. An object that is found is right, even in a store that has been removed.
+        is_object = OBJECT_MARK in (name[:1], name[9:10])
         reader = self._reader
         # The short way of most reads: a row that is there. Anything else goes the long way.
         try:
@@ -168,7 +158,9 @@ class Disk(TransactionalStore):
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         places: list[tuple[int, bytes, str]] = []
-        for some in batches(keys, KEYS_PER_QUERY):
+        keys = list(keys)
+        for begin in range(0, len(keys), KEYS_PER_QUERY):
+            some = keys[begin : begin + KEYS_PER_QUERY]
             names = dict(zip(stored_keys(some), some, strict=True))
             marks = ",".join(["(?)"] * len(names))
             # A fifth quicker than `key IN (…)`, for which SQLite makes a table with an index.
@@ -403,21 +395,8 @@ class Disk(TransactionalStore):
                 connection.rollback()
             except sqlite3.Error:
                 self._writer.close()  # nothing else helps
-            if committing:
-                if not isinstance(error, sqlite3.Error):
-                    raise
-                is_failure = database.result_code(error) == sqlite3.SQLITE_IOERR
-                if is_failure and not self._database.is_out_of_room(error):
-                    self._database.note_unsynced()
-                    self._writer.close()
-                    raise self._unknown(error) from error
-            for write in group:
-                write.committing = False
-            if len(group) <= 1 or not isinstance(error, sqlite3.Error | VStateError):
+            if not self._part(group, error, committing):
                 raise
-            # One of them cannot be written: each thread makes its own transaction.
-            for write in group:
-                write.shared = False
         finally:
             if first.is_long:
                 self._writer.close()  # later commits copy the log again
@@ -425,6 +404,26 @@ class Disk(TransactionalStore):
                 self._waiting.wake(list(group))
         if first.done is None:
             self._transaction(first)
+
+    def _part(self, group: Collection[Write], error: BaseException, committing: bool) -> bool:
+        """Whether each write of a transaction that was undone now goes in its own: one of them cannot be
+        written. Raises StoreUnavailable if it may have happened after all.
+        """
+        if committing:
+            if not isinstance(error, sqlite3.Error):
+                return False
+            is_failure = database.result_code(error) == sqlite3.SQLITE_IOERR
+            if is_failure and not self._database.is_out_of_room(error):
+                self._database.note_unsynced()
+                self._writer.close()
+                raise self._unknown(error) from error
+        for write in group:
+            write.committing = False
+        if len(group) <= 1 or not isinstance(error, sqlite3.Error | VStateError):
+            return False
+        for write in group:
+            write.shared = False
+        return True
 
     def _apply(self, connection: sqlite3.Connection, write: Write) -> bool:
         """Write the rows, inside the transaction, if every expectation holds."""

@@ -17,7 +17,7 @@ from vstate.arguments import check_text
 from vstate.errors import CorruptStore, InvalidInput, NotFound
 from vstate.kv.base import KVStore
 from vstate.objects.canonical import Packer, decode
-from vstate.objects.commit import ONE_SECOND, moment
+from vstate.objects.commit import ONE_SECOND, Commit, moment
 from vstate.objects.ids import ID_BYTES, ObjectId
 from vstate.plural import counted
 from vstate.repo.rooms import ROOM_OF, Rooms
@@ -163,6 +163,11 @@ def line_check(key: str, value: bytes) -> str:
     return blake3(key.encode() + b"\0" + value).hexdigest(length=CHECK_DIGITS // 2)
 
 
+def reflog_action(operation: str, commit: Commit) -> str:
+    """The text of a line of the reflog: the operation and the first line of the commit's message."""
+    return f"{operation}: {subject}" if commit.message and (subject := commit.subject[:80]) else operation
+
+
 class Head(NamedTuple):
     """The position of HEAD: on a branch, whose commit is None before the first, or detached at a commit."""
 
@@ -249,8 +254,7 @@ class Refs:
 
     def mention(self, ref: str) -> None:
         """Make the branch the first of the `recent` ones."""
-        if ref not in self._recent[:1]:
-            self._recent = tuple(dict.fromkeys((ref, *self._recent)))[:_RECENT]
+        self._recent = tuple(dict.fromkeys((ref, *self._recent)))[:_RECENT]
 
     def read(self, ref: str, known: ObjectId | None = None) -> ObjectId | None:
         """The commit that the ref names, None if there is no such ref; `known` itself, if it is that."""
@@ -265,15 +269,22 @@ class Refs:
         return [self._commit_of(ref, rows.get(REF + ref)) for ref in refs]
 
     def _commit_of(self, ref: str, value: bytes | None) -> ObjectId | None:
-        if ref.startswith(HEADS):
+        """The commit in the row of a ref, None without a row; a branch counts as read."""
+        if ref.startswith(HEADS) and ref not in self._recent[:1]:
             self.mention(ref)
-        return self._parse(ref, value)
+        if value is None:
+            return None
+        try:
+            return ObjectId.parse(value.decode("ascii"))
+        except ValueError as error:
+            reason = f"the ref {ref} holds no commit id"
+            raise CorruptStore(self._store.location, reason, repairable=True) from error
 
     def list(self, prefix: str) -> dict[str, ObjectId]:
         """The refs under `heads/`, `tags/` or `remotes/`, sorted, by the name after that prefix."""
         found = {}
         for key, value in self._store.items(REF + prefix):
-            oid = self._parse(key, value)
+            oid = self._commit_of(key, value)
             if oid is not None:
                 found[key.removeprefix(REF + prefix)] = oid
         return dict(sorted(found.items()))
@@ -439,7 +450,7 @@ class Refs:
             if value is not None:
                 text = value.decode("utf-8", "replace")
                 if not text.startswith(_SYMBOLIC + HEADS):
-                    return Head(None, self._parse(HEAD, value))
+                    return Head(None, self._commit_of(HEAD, value))
                 branch = text.removeprefix(_SYMBOLIC + HEADS)
             if branch != DEFAULT_BRANCH:
                 return Head(branch, self.read(HEADS + branch))
@@ -506,7 +517,7 @@ class Refs:
                 continue
             aside.append(self.parse_line(key, value))
             if number == 0:
-                at = aside[0].new if ref == HEAD else self._parse(ref, self._store.get(REF + ref))
+                at = aside[0].new if ref == HEAD else self._commit_of(ref, self._store.get(REF + ref))
             while (found := next((line for line in aside if line.new == at), None)) is not None:
                 aside.remove(found)
                 at = found.old
@@ -546,15 +557,6 @@ class Refs:
         behind = (self._latest - clock) // 1000 >= ONE_SECOND
         value = Packer().pack([old, new, action, clock // 1000] if behind else [old, new, action])
         return key + line_check(key, value), value
-
-    def _parse(self, ref: str, value: bytes | None) -> ObjectId | None:
-        if value is None:
-            return None
-        try:
-            return ObjectId.parse(value.decode("ascii"))
-        except ValueError as error:
-            reason = f"the ref {ref} holds no commit id"
-            raise CorruptStore(self._store.location, reason, repairable=True) from error
 
 
 def _value(oid: ObjectId | None) -> bytes | None:

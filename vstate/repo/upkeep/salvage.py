@@ -8,7 +8,7 @@ from itertools import islice
 from vstate.errors import CorruptObject, CorruptStore
 from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.ids import Kind, ObjectId
-from vstate.repo.objects import TRASH, Objects, kind_of
+from vstate.repo.objects import TRASH, Objects, kind_of, verified
 
 Unreadable = CorruptObject | CorruptStore
 """The errors that a store raises if a row, or one of several rows, is damaged."""
@@ -83,14 +83,14 @@ class Salvage:
         row = self.stored(oid) if row is None else row
         if isinstance(row, CorruptObject | CorruptStore):
             raise CorruptObject(oid.hex(), row.reason)
-        return self.objects.verified(kind, oid, row)
+        return verified(kind, oid, row)
 
     def kind_of_whole(self, oid: ObjectId, row: Row) -> Kind | None:
         """The kind of the object by its row; None if the object is missing or damaged."""
         kind = kind_of(row) if isinstance(row, bytes) else None
         try:
             if kind is not None:
-                self.objects.verified(kind, oid, row)  # type: ignore[arg-type]  # it has a kind, so is bytes
+                verified(kind, oid, row)  # type: ignore[arg-type]  # it has a kind, so is bytes
         except CorruptObject:
             return None
         return kind
