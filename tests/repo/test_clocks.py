@@ -140,6 +140,7 @@ def test_what_is_old_by_any_clock(
         assert len(list(repo.refs.reflog("heads/main"))) == 4
 
 
+@pytest.mark.slow
 @given(clocks=st.lists(st.integers(-3, 3).map(lambda n: timedelta(seconds=n / 2)), min_size=1, max_size=12))
 def test_any_clocks(clocks: list[timedelta]) -> None:
     """Whatever the clocks say, the log is in order, each date is right to a second, and merges find bases."""

@@ -522,6 +522,7 @@ def _fill(state: Versioned, count: int = 12) -> None:
 CUT: dict[str, Any] = {"branch": "main", "keep_last": 1, "keep_reflog": "0s", "grace": "0s"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "front", [lambda disk: disk, lambda disk: Encrypted(Prefixed(Cache(disk), "a"), bytes(32))]
 )
@@ -571,6 +572,7 @@ def test_others_go_on_while_room_is_given_back(tmp_path: Path) -> None:
         assert Repository(disk).fsck().ok
 
 
+@pytest.mark.slow
 def test_giving_room_back_is_bounded_in_time(tmp_path: Path) -> None:
     """When the time is over, gc ends with a step made; the next one goes on."""
     with Disk(tmp_path / "store", durability="process") as disk:

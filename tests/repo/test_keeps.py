@@ -190,6 +190,7 @@ def test_damaged_rules_remove_nothing(time: Time) -> None:
     assert repo.keeps() == {}
 
 
+@pytest.mark.slow
 def test_a_program_carries_the_rules_out_beside_its_commits(
     time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -428,6 +429,7 @@ def test_head_may_come_to_a_branch_as_gc_deletes_it(time: Time, atomic: bool) ->
     assert Versioned(store)["k"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 def test_gc_that_fails_anywhere_without_transactions(after: bool) -> None:
     """After a failure at each store call, the branch is there or gone, and may begin anew."""

@@ -224,6 +224,7 @@ def test_a_room_that_goes_beside_a_fork(verb: str, end: str) -> None:
     assert report.ok, str(report)
 
 
+@pytest.mark.slow
 def test_threads_share_a_repository() -> None:
     """Threads that make, merge, move and delete branches of rooms write each object where it belongs."""
     for seed in range(6):

@@ -141,6 +141,7 @@ def pickled(*opcodes: bytes) -> bytes:
     return b"\x80\x05" + b"".join(opcodes) + b"."
 
 
+@pytest.mark.slow
 def test_nothing_is_allowed_that_no_plain_data_needs() -> None:
     """All but a few of the names that are always allowed stand in the pickles of the kinds of values."""
     seen = set()

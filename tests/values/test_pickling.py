@@ -182,6 +182,7 @@ PLAIN = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(PLAIN, st.integers(0, 3))
 def test_plain_data_is_pickled_alike_in_short(value: object, copies: int) -> None:
