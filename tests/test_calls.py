@@ -33,7 +33,8 @@ LIMITS = {
     "open": (78, 25),
     "put": (109, 26),
     "put_writes": (98, 26),
-    "get": (29, 10),
+    "get": (27, 10),
+    "first": (118, 21),
 }
 """The most calls of an operation, and the most files that they are in."""
 
@@ -43,9 +44,6 @@ CHANCE = 3
 
 MOST_LINES = 40
 """Lines of code in the body of a function: without its signature, docstring, comments and empty lines."""
-
-LONGER = {"Thread.record"}
-"""The functions on these ways that have more. A name goes when its function is short; none comes."""
 
 
 class Way(NamedTuple):
@@ -160,14 +158,20 @@ def _of_langgraph(directory: Path, stack: ExitStack) -> dict[str, Callable[[], o
         metadata, versions = {"source": "loop", "step": number}, {"messages": number, "step": number}
         return saver.put(config, checkpoint(number), metadata, versions)
 
+    cold: list[Any] = [{"configurable": {"thread_id": f"cold {n}", "checkpoint_ns": ""}} for n in range(3)]
+    for each in cold:
+        saver.put(each, checkpoint(5), {"source": "loop", "step": 5}, {"messages": 5, "step": 5})
     for number in range(1, 10):
         config = put(number)
         saver.put_writes(config, [("messages", "w")], f"t{number}")
     newest = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    other = stack.enter_context(VstateSaver(directory / "threads"))
+    other.get_tuple(cold.pop())
     return {
         "put": lambda: put(10),
         "put_writes": lambda: saver.put_writes(config, [("messages", "w")], "t99"),
         "get": lambda: saver.get_tuple(newest),
+        "first": lambda: other.get_tuple(cold.pop()),
     }
 
 
@@ -186,7 +190,7 @@ def ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Way]:
 def test_no_function_on_these_ways_is_long(ways: dict[str, Way]) -> None:
     """None has more lines of code than a page; so it stays, whatever the counts of calls."""
     functions = {each for way in ways.values() for each in way.functions if each.co_name.isidentifier()}
-    assert {each.co_qualname for each in functions if lines_in(each) > MOST_LINES} == LONGER
+    assert not {each.co_qualname for each in functions if lines_in(each) > MOST_LINES}
 
 
 def test_no_operation_takes_more_calls(ways: dict[str, Way]) -> None:

@@ -22,7 +22,7 @@ from raising import raised_at
 
 from vstate.errors import CannotLoad, InvalidInput, RefMoved
 from vstate.kv import Memory
-from vstate.patterns.journal import FIRST_SEGMENTS, SEGMENT_BYTES, Journal
+from vstate.patterns.journal import FIRST_SEGMENTS, SEGMENT_BYTES, Journal, Journals
 from vstate.repo import Repository
 from vstate.values.growth import Unread
 
@@ -361,3 +361,18 @@ def test_a_fork_shares_the_segments_before_its_end(local_store: AgentStore) -> N
         journal.fork("side", lambda index: index)
     with pytest.raises(InvalidInput, match="no record"):
         Journal(repo, "empty").fork("other", lambda index: index)
+
+
+def test_journals_that_were_used_long_ago_are_let_go() -> None:
+    """No more than so many stay in memory, and with so many bytes; the bytes are counted now and then."""
+    repo = Repository(Memory())
+
+    def used(journals: Journals[Any], count: int) -> list[str]:
+        for number in range(count):
+            journals[f"t{number}"].append(lambda index: ["x" * 1000])
+        return [*journals._used]
+
+    assert used(Journals(lambda branch: Journal(repo, branch), most=3), 5) == ["t2", "t3", "t4"]
+    few = used(Journals(lambda branch: Journal(repo, branch), most=100, most_bytes=4000), 64)
+    assert 1 <= len(few) <= 16 + 4
+    assert few[-1] == "t63"

@@ -22,7 +22,6 @@ from vstate.forks import new_lock, renew_in_child
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, Object, ObjectId
-from vstate.objects.stream import BLOB_BYTES
 from vstate.patterns.fields import path_to
 from vstate.patterns.paths import Id, path_of
 from vstate.repo.core import Advance, Guard
@@ -30,7 +29,7 @@ from vstate.repo.objects import Overlay
 from vstate.repo.repository import Repository
 from vstate.repo.rules.labels import Label
 from vstate.repo.writing import BranchChanges, commit_series
-from vstate.values.entry import PICKLE, read_parts
+from vstate.values.entry import PICKLE, OneBlobEntry, Reader, read_parts
 from vstate.values.growth import NOT_JOINED, Unread
 from vstate.values.opcodes import load_only_plain
 
@@ -46,6 +45,8 @@ MOST_TOGETHER = 64
 _DIGITS = 12  # of the position of a segment's first record
 _NUMBER = re.compile(f"[0-9]{{{_DIGITS}}}")
 
+
+_WEIGHED_EVERY = 16  # journals that were made: to count the bytes takes longer than to make one
 
 FIRST_SEGMENTS = 4
 """So many segments, the newest ones, are read first into an index that may begin there."""
@@ -554,12 +555,13 @@ class Journal(Generic[I]):
         self._aside = {**aside, **{segment.key: segment for segment in found}}
 
     def _read(self, rows: Sequence[tuple[str, bytes]]) -> Iterable[_Segment]:
-        entries = [(key, data, self.repo.parse_entry(key, data)) for key, data in rows]
-        links = {link.id: link.length for _, _, entry in entries for link in entry.links}
-        single = {oid: length for oid, length in links.items() if length <= BLOB_BYTES}
-        bodies = self.repo.objects.blobs(single)
-        reader = Overlay(self.repo.objects, {oid: Object(BLOB, body) for oid, body in bodies.items()})
-        for key, data, entry in entries:
+        reader: Reader = self.repo.objects
+        found = [(*row, OneBlobEntry.find(row[1]) or self.repo.parse_entry(*row)) for row in rows]
+        sizes = {entry.id: entry.size for _, _, entry in found if isinstance(entry, OneBlobEntry)}
+        if len(sizes) > 1:  # one alone is read in a shorter way
+            bodies = reader.blobs(sizes)
+            reader = Overlay(reader, {oid: Object(BLOB, body) for oid, body in bodies.items()})
+        for key, data, entry in found:
             if not _NUMBER.fullmatch(key, len(self._prefix)):
                 reason = f"a segment of a journal is named by {_DIGITS} digits; another program set this key"
                 raise CannotLoad(key, reason, key=key)
@@ -616,25 +618,34 @@ class Journals(Generic[I]):
     ) -> None:
         """`make` makes the journal of a branch. So many stay in memory, with so many bytes of records.
 
-        The journal that was used last always stays.
+        The bytes are counted now and then. The journal that was used last always stays.
         """
         self._make = make
         self._most = most
         self._most_bytes = most_bytes
         self._lock = new_lock()
         self._used: OrderedDict[str, Journal[I]] = OrderedDict()
+        self._made = 0
 
     def __getitem__(self, branch: str) -> Journal[I]:
         with self._lock:
             journal = self._used.get(branch)
             if journal is None:
                 journal = self._used[branch] = self._make(branch)
-                sizes = [other.size for other in self._used.values()]
-                while len(sizes) > self._most or (len(sizes) > 1 and sum(sizes) > self._most_bytes):
+                while len(self._used) > self._most:
                     self._used.popitem(last=False)
-                    sizes.pop(0)
+                self._made += 1
+                if self._made % _WEIGHED_EVERY == 0:
+                    self._weigh()
             self._used.move_to_end(branch)
             return journal
+
+    def _weigh(self) -> None:
+        """Let go of journals, down to the bytes that may stay."""
+        size = sum(map(_SIZE, self._used.values()))
+        while size > self._most_bytes and len(self._used) > 1:
+            _, oldest = self._used.popitem(last=False)
+            size -= oldest.size
 
     def drop(self, branch: str) -> None:
         """Free the memory of the branch's journal."""

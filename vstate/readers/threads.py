@@ -206,43 +206,26 @@ class Thread:
         before = known or self.find(ns, None)
         olds = before.values if before else {}
         values: dict[str, Any] = dict.fromkeys(versions)  # in the order of the channels
-        lasts: dict[str, tuple[Grown, bytes] | None] = {}
-        pieces: list[Record] = []
-        size = self.heap.end
+        anew: dict[str, Value | None] = {}
         for channel, version in versions.items():
             old = olds.get(channel)
             if old and known and old.version == version and channel not in changed:
                 values[channel] = version, old.form, *old.grown
-                continue
-            last = None
-            if old:
-                last = self._last.get((ns, channel))
-                if last is None or last[0] != old.grown:
-                    last = old.grown, self.heap.value(old.grown)
-                is_long = len(last[1]) >= _PIECE_BYTES
-                if is_long and (count := self.heap.scattered(old.grown)) >= _PIECE_BYTES:
-                    pieces.append((PIECE, {}, (_label(old.form, last[1]), last[1][-count:])))
-                    last = old.grown.moved(count, size), last[1]
-                    size += count
-            lasts[channel] = last
+            else:
+                anew[channel] = old
+        lasts, pieces, size = self._lasts(ns, anew)
         new: dict[tuple[str, str], tuple[Grown, bytes]] = {}
         added: list[Pair] = []
-        for channel, last in lasts.items():
+        for channel in anew:
             form, dumped = dump(channel)
-            grown, more = grow(data := bytes(dumped), size, last)
+            grown, more = grow(data := bytes(dumped), size, lasts.get(channel))
             values[channel] = versions[channel], form, *grown
             new[ns, channel] = grown, data
             if more:
                 added.append((_label(form, data), more))
                 size += len(more)
-        fields: dict[str, Any] = {
-            "ns": ns,
-            "id": id,
-            "parent": parent,
-            "metadata": metadata,
-            "checkpoint": checkpoint,
-            "values": values,
-        }
+        fields: dict[str, Any] = {"ns": ns, "id": id, "parent": parent, "metadata": metadata}
+        fields |= {"checkpoint": checkpoint, "values": values}
         if id < self._newest.get(ns, ""):
             fields["late"] = True
         if (ns, id) in self._awaited or (ns, id) in self._writes:
@@ -251,6 +234,30 @@ class Thread:
             fields["awaited"] = sorted(awaited)
         self._planned = (CHECKPOINT, fields, *added), new
         return [*pieces, self._planned[0]]
+
+    def _lasts(
+        self, ns: str, olds: Mapping[str, Value | None]
+    ) -> tuple[dict[str, tuple[Grown, bytes]], list[Record], int]:
+        """The earlier values of channels, with their bytes, for the next ones to grow from.
+
+        Also the pieces for those whose ends are scattered, and the size of the heap with these.
+        """
+        lasts: dict[str, tuple[Grown, bytes]] = {}
+        pieces: list[Record] = []
+        size = self.heap.end
+        for channel, old in olds.items():
+            if not old:
+                continue
+            last = self._last.get((ns, channel))
+            if last is None or last[0] != old.grown:
+                last = old.grown, self.heap.value(old.grown)
+            is_long = len(last[1]) >= _PIECE_BYTES
+            if is_long and (count := self.heap.scattered(old.grown)) >= _PIECE_BYTES:
+                pieces.append((PIECE, {}, (_label(old.form, last[1]), last[1][-count:])))
+                last = old.grown.moved(count, size), last[1]
+                size += count
+            lasts[channel] = last
+        return lasts, pieces, size
 
     def copies(self, kept: Iterable[Saved], onto: Thread | None = None) -> list[Record]:
         """The records of these checkpoints, and of their writes, behind those of another thread.

@@ -237,7 +237,7 @@ class Rooms(StoreWrapper):
             return  # no room but 0 was used
         number = self._hints.get(OBJECT_PREFIX + commit.oid.hex(), self._recent[0])
         for oid in (*commit.parent_ids, *([] if commit.root is None else [commit.root])):
-            self._hint(OBJECT_PREFIX + oid.hex(), number)
+            _note(self._hints, OBJECT_PREFIX + oid.hex(), number)
 
     def numbers(self) -> Iterator[int]:
         """The numbers of the rooms that refs lie in, without 0."""
@@ -265,9 +265,6 @@ class Rooms(StoreWrapper):
     def _has_rooms(self) -> bool:
         return next(iter(self._store.keys(ROOM_PREFIX)), None) is not None
 
-    def _hint(self, key: str, number: int) -> None:
-        _note(self._hints, key, number)
-
     def _use(self, number: int) -> None:
         """Look into this room first from now on."""
         recent = self._recent
@@ -291,7 +288,7 @@ class Rooms(StoreWrapper):
             value = self._store.get((self._start if hint is None else prefix_of(hint)) + key)
             if value is None:
                 return self._objects([key]).get(key)
-            if hint is not None:
+            if hint is not None and hint != self._recent[0]:
                 self._use(hint)  # what the object leads to is there
             return value
         known = self.known
@@ -362,7 +359,7 @@ class Rooms(StoreWrapper):
         """Note where a ref is, in the dict that `known` was before the row was read, and its commit."""
         _note(known, key.removeprefix(_REF), number)
         if number or len(self._recent) > 1:
-            self._hint(OBJECT_PREFIX + row.decode("ascii", "replace"), number)
+            _note(self._hints, OBJECT_PREFIX + row.decode("ascii", "replace"), number)
             self._use(number)
 
     def _objects(self, keys: Sequence[str]) -> dict[str, bytes]:
@@ -433,7 +430,7 @@ class Rooms(StoreWrapper):
                 if key not in named:
                     yield key, row
                 elif key in found:
-                    self._hint(OBJECT_PREFIX + found[key].decode("ascii", "replace"), named[key])
+                    _note(self._hints, OBJECT_PREFIX + found[key].decode("ascii", "replace"), named[key])
                     yield key, found[key]
 
     def _names_of(self, prefix: str) -> Iterator[tuple[str, bytes]]:

@@ -176,6 +176,11 @@ class OneBlobEntry(NamedTuple):
     id: ObjectId
     size: int
 
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The link to the blob, as an `Entry` has it."""
+        return (Link(self.id, self.size),)
+
     @classmethod
     def find(cls, data: bytes) -> OneBlobEntry | None:
         """The entry that `data` encodes; None if it is another one, or malformed."""
@@ -391,7 +396,9 @@ def _read_blob(reader: Reader, oid: ObjectId, length: int) -> bytes:
     return body
 
 
-def read_parts(entry: Entry, reader: Reader) -> tuple[list[bytes | bytearray], tuple[Chunks | None, ...]]:
+def read_parts(
+    entry: Entry | OneBlobEntry, reader: Reader
+) -> tuple[list[bytes | bytearray], tuple[Chunks | None, ...]]:
     """The bytes of each part of the entry, and the chunks of the long ones."""
     parts: list[bytes | bytearray] = []
     chunks: list[Chunks | None] = []

@@ -149,7 +149,10 @@ def grow(data: bytes, heap_size: int, before: tuple[Grown, bytes] | None = None)
 
 
 def _added(head: bytes, ranges: tuple[int, ...], new: bytes, heap_size: int) -> tuple[Grown, bytes]:
-    return Grown(head, _joined([*ranges, heap_size, heap_size + len(new)] if new else [*ranges])), new
+    if new:
+        joined = ranges[:-1] if ranges and ranges[-1] == heap_size else (*ranges, heap_size)
+        ranges = *joined, heap_size + len(new)
+    return Grown(head, ranges), new
 
 
 def _from_items(

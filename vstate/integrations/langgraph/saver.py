@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -145,8 +144,13 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         pair = self._dump(own)
         about = get_checkpoint_metadata(config, metadata)
         described = self._dump(about)
-        dump = cache(lambda channel: self.serde.dumps_typed(values[channel]))
         of_values = dict(zip(values, map(versions.get, values), strict=True))
+        dumped: dict[str, Pair] = {}
+
+        def dump(channel: str) -> Pair:
+            if channel not in dumped:  # a plan that lost the race is made again
+                dumped[channel] = self.serde.dumps_typed(values[channel])
+            return dumped[channel]
 
         def plan(thread: Thread) -> list[Record]:
             self._require(journal, thread, ns, parent)
@@ -372,7 +376,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
             if may_copy and value.grown.length >= _SHORTEST:
                 values[channel] = thread.loaded(saved, channel, self.serde)
             else:
-                values[channel] = self.serde.loads_typed(thread.pair(value))
+                values[channel] = self.serde.loads_typed((value.form, thread.heap.value(value.grown)))
         checkpoint = self.serde.loads_typed(saved.checkpoint)
         checkpoint["channel_values"] = values
         return CheckpointTuple(
