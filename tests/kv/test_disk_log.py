@@ -170,6 +170,24 @@ def test_a_backup_of_just_before_the_log_goes_on_with_it(tmp_path: Path) -> None
         assert list(disk.check()) == []
 
 
+def test_the_first_commit_after_a_release_names_the_log_itself(tmp_path: Path) -> None:
+    """A release cuts the log off. The next commit is one transaction, and the file has a new name by then."""
+    with Disk(tmp_path / "store") as disk:
+        disk.set("k", b"1")
+        writer = disk._writer.connection
+        assert writer is not None
+        for number in range(3):
+            disk.release()
+            (before,) = writer.execute("SELECT names FROM log").fetchall()
+            statements: list[str] = []
+            writer.set_trace_callback(statements.append)
+            disk.set("k", b"%d" % number)
+            writer.set_trace_callback(None)
+            assert [each.split()[0] for each in statements] == ["BEGIN", "INSERT", "UPDATE", "COMMIT"]
+            ((after,),) = writer.execute("SELECT names FROM log").fetchall()
+            assert after[: log.NAME_BYTES] not in before[0]
+
+
 def test_a_log_that_began_anew_in_the_middle_of_a_session(tmp_path: Path) -> None:
     """Whoever copied the log into the file, the next commit gives the file a new name in the new log."""
     with Disk(tmp_path / "store") as disk:

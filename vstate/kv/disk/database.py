@@ -340,8 +340,9 @@ class Database:
     def commit(self, handle: Handle, connection: sqlite3.Connection) -> None:
         """Commit, and see that each log gives the file a new name: see `log.py`.
 
-        The first transaction of a connection does so itself. A later one may turn out to have begun the log
-        anew, and then another one follows it. If that fails, the next commit tries again.
+        The first transaction of a connection does so itself, and so does the first after a release. A later
+        one may turn out to have begun the log anew, and then another one follows it. If that fails, the next
+        commit tries again.
         """
         if handle.salt is None:
             connection.execute(log.RENAME)

@@ -22,10 +22,10 @@ def forget(repo: Core, name: str) -> Commit:
     ref = HEADS + name
 
     def look() -> tuple[Commit, Core, Marks | None, Sequence[str]]:
+        if (last := _forget_room(repo, name)) is not None:
+            return last, repo, None, ()
         head, room = repo.branch(name), repo.home(ref)
         _require_not_head(repo, name)
-        if (last := _forget_room(repo, name)) is not None:
-            return last, room, None, ()
         marks = Marks(room, without=[ref])
         return head, room, marks, _begin(room, marks, ref, head)
 
