@@ -389,6 +389,31 @@ def test_round_trips_of_a_plan_and_of_the_first_use(
         assert trips(lambda: store.get("ref")) == 1
 
 
+def test_each_statement_is_planned_once(postgres_dsn: str, postgres_table: str) -> None:
+    """The server keeps the statements of a connection, with plans that suit a large table too. If it has
+    them no more, as after DISCARD ALL, that is no error.
+    """
+    kept = "SELECT sum(generic_plans), sum(custom_plans) FROM pg_prepared_statements"
+    with Postgres(postgres_dsn, table=postgres_table) as store:
+        store.set("key", b"0")
+
+        def asked(query: Any) -> list[Any]:
+            return store._session.connections.use(lambda connection: connection.execute(query).fetchall())
+
+        for number in range(10):
+            assert store.get_many([f"n/{n}" for n in range(number)] + ["key"]) == {"key": b"%d" % number}
+            assert store.compare_and_swap("key", b"%d" % number, b"%d" % (number + 1))
+        assert asked(kept) == [(32, 0)]
+        names = asked("SELECT name FROM pg_prepared_statements WHERE statement LIKE 'SELECT key, value%'")
+        plan = str(asked(f"EXPLAIN EXECUTE {names[0][0]}(NULL)"))
+        assert "Index" in plan
+        assert "Seq Scan" not in plan
+        store._session.connections.use(lambda connection: connection.execute("DEALLOCATE ALL"))
+        assert store.compare_and_swap("key", b"10", b"11") is True
+        assert store.get("key") == b"11"
+        assert asked(kept) == [(None, None)]
+
+
 # Many writers
 
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import suppress
+from struct import pack
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
-from psycopg import pq
+from psycopg import generators, pq
+from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.errors import error_from_result
 from psycopg.rows import tuple_row
 
 from vstate.backoff import Timeout
@@ -23,6 +26,15 @@ from vstate.errors import InvalidInput, StoreUnavailable
 from vstate.kv.servers import Failed, Failure, Pool, check_url
 
 Result = TypeVar("Result")
+
+Steps = Sequence[tuple[bytes, Sequence[bytes | Sequence[bytes | None]]]]
+"""Statements with $1, $2 and so on, and their parameters: binary forms, and sequences for arrays of bytea."""
+
+Rows = list[tuple[Any, ...]]
+
+BINARY: Final = pq.Format.BINARY
+BYTEA, INT8, BOOL = 17, 20, 16
+"""Types of the server, as it numbers them."""
 
 SLACK: Final = 5.0
 """Seconds that a client waits for an answer beyond the time that the server itself waits for locks."""
@@ -95,6 +107,9 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     sending = 0
     """Bytes that the server is writing, for which it gets more time."""
 
+    names: dict[bytes, bytes] | None = None
+    """The statements that the server keeps for this connection, by their names there; None if it may not."""
+
     def __del__(self, *_: Any) -> None:
         """No warning: a connection that an exception took from its call is closed as garbage."""
 
@@ -120,6 +135,80 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             return result
 
 
+def run(connection: Connection, steps: Steps, *, prepare: bool = False) -> list[Rows]:
+    """Send the statements all at once, and wait for the rows of each. Raises the first error.
+
+    With `prepare`, the server plans a statement that has parameters once for a connection of the store's own.
+
+    psycopg's pipelines send each statement in a packet of its own, for which the server wakes up each time: a
+    commit took twice as long.
+    """
+    pgconn, syncs = connection.pgconn, 1
+    names: dict[bytes, bytes] | None = getattr(connection, "names", None) if prepare else None
+    pgconn.enter_pipeline_mode()
+    if names is not None and (new := {statement for statement, values in steps if values} - names.keys()):
+        for setting in (_PLANNED_ONCE, _FOR_ANY_SIZE) if not names else ():
+            pgconn.send_query_params(setting, None)
+        for statement in new:
+            names[statement] = f"vstate_{len(names)}".encode()
+            pgconn.send_prepare(names[statement], statement)
+        pgconn.pipeline_sync()
+        syncs = 2
+    for statement, parameters in steps:
+        values = [value if isinstance(value, bytes) else array(value) for value in parameters]
+        formats = [BINARY] * len(values)
+        if names is None or not values:
+            pgconn.send_query_params(statement, values, param_formats=formats, result_format=BINARY)
+        else:
+            pgconn.send_query_prepared(names[statement], values, formats, BINARY)
+    pgconn.pipeline_sync()
+    results = connection.wait(_results(pgconn, syncs))
+    pgconn.exit_pipeline_mode()
+    for result in results:
+        if result.status == pq.ExecStatus.FATAL_ERROR:
+            connection.names = None  # which statements the server keeps is not known
+            raise error_from_result(result, connection.info.encoding)
+    return [_rows(connection, result) for result in results[-len(steps) :]]
+
+
+# Otherwise the server plans anew for each length of an array; and a plan for a small table reads it whole.
+_PLANNED_ONCE: Final = b"SET plan_cache_mode = force_generic_plan"
+_FOR_ANY_SIZE: Final = b"SET enable_seqscan = off"
+
+
+def array(values: Sequence[bytes | None], oid: int = BYTEA) -> bytes:
+    """The binary form of an array of this type."""
+    parts = [pack("!iiIii", 1, 1, oid, len(values), 1)]
+    parts += [_NULL if value is None else pack("!i", len(value)) + value for value in values]
+    return b"".join(parts)
+
+
+_NULL: Final = pack("!i", -1)
+
+
+def _results(pgconn: pq.abc.PGconn, syncs: int) -> Generator[Any, Any, list[pq.abc.PGresult]]:
+    """The results of all statements but those that prepare others."""
+    yield from generators.send(pgconn)
+    found: list[pq.abc.PGresult] = []
+    while syncs:
+        result = yield from generators.fetch(pgconn)
+        if result is not None and result.status == pq.ExecStatus.PIPELINE_SYNC:
+            syncs -= 1
+        elif result is not None:
+            found.append(result)
+        elif pgconn.status == pq.ConnStatus.BAD:
+            raise psycopg.OperationalError("the connection is lost")
+    return found
+
+
+def _rows(connection: Connection, result: pq.abc.PGresult) -> Rows:
+    if not result.ntuples:
+        return []
+    loader = Transformer(connection)
+    loader.set_pgresult(result)
+    return loader.load_rows(0, result.ntuples, tuple)
+
+
 class Connections(Pool[Connection]):
     """The connections to the database at `address`. A failure to connect is Failed."""
 
@@ -139,6 +228,7 @@ class Connections(Pool[Connection]):
             reason = " ".join(str(error).split())
         else:
             connection.patience = self._timeout + SLACK
+            connection.names = {}
             self._reached = True
             return connection
         raise Failed(self._failure(reason, began))

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
@@ -29,13 +28,11 @@ from vstate.errors import (
 from vstate.forks import renew_in_child
 from vstate.kv import servers
 from vstate.kv.files import NO_ROOM
-from vstate.kv.postgres.connections import Address, Connection, Connections
+from vstate.kv.postgres.connections import Address, Connection, Connections, Rows, Steps, run
 from vstate.kv.postgres.statements import COLUMNS, CREATION, FORMAT, MANY, Statements, lock_number
 from vstate.kv.servers import Attempts, Failed, Failure
 
 Result = TypeVar("Result")
-Steps = Sequence[tuple[bytes, Any]]
-"""Statements, each with its parameters."""
 
 OLDEST_SERVER: Final = 140000
 
@@ -44,6 +41,9 @@ LONGEST_WAIT: Final = 2.0
 
 UNDONE: Final = ("40001", "40P01")
 """Serialisation failures and deadlocks: the server undid the transaction, and asks for another try."""
+
+FORGOTTEN: Final = ("26000", "42P05")
+"""Another session has the statements that this one prepared, or the other way round: there is a pooler."""
 
 _GOING_OR_COMING: Final = ("57P01", "57P02", "57P03", "57P05")
 
@@ -80,10 +80,12 @@ class Session:
         self.connections = connections
         self.location = f"{address}?table={table}"
         self.timeout = timeout.seconds
-        self.check_interval = "0"
+        self.check_interval = b"0"
         """Milliseconds between the server's looks, while it waits, at whether its client is still there."""
         self.exists = False
         """Whether the table has been seen."""
+        self._is_direct = False
+        """Whether no pooler is seen, so that the server may keep statements for a connection."""
         self._held = threading.local()
         self._timeout = timeout
         self._table = table
@@ -97,7 +99,6 @@ class Session:
     def run(self, work: Callable[[Connection, Attempts], Result], *, writing: bool) -> Result:
         """Call `work` with a connection. Repeat it if the connection breaks or the server asks for it."""
         attempts = Attempts(self._timeout)
-        handled = sys.exception()
 
         def once(connection: Connection) -> Result:
             try:
@@ -105,27 +106,24 @@ class Session:
                     self._make(connection)
                 return work(connection, attempts)
             except psycopg.Error as error:
-                if (interruption := _behind(error, handled)) is not None:
-                    raise interruption from None
                 raise Failed(self._failure(error, connection, attempts.sending)) from None
 
         return attempts.repeat(lambda: self.connections.use(once, writing=writing))
 
-    def read(self, statement: bytes, parameters: Any) -> list[tuple[Any, ...]]:
+    def read(self, statement: bytes, parameters: Any) -> Rows:
         """All the rows of a query; none while there is no table."""
         if (held := getattr(self._held, "connection", None)) is not None:
             return self._read_within(held, statement, parameters)
 
-        def work(connection: Connection, attempts: Attempts) -> list[tuple[Any, ...]]:
+        def work(connection: Connection, attempts: Attempts) -> Rows:
             if self.exists:
-                return connection.execute(statement, parameters, binary=True).fetchall()
-            # A look at the table goes along with the query, and so is no round trip of its own.
-            cursors: list[psycopg.Cursor[tuple[Any, ...]]] = []
+                return self.send(connection, [(statement, parameters)])[0]
             try:
-                _pipelined(connection, [(self.statements.look, None), (statement, parameters)], cursors)
+                # A look at the table goes along with the query, and so is no round trip of its own.
+                look, rows = run(connection, [(self.statements.look, ()), (statement, parameters)])
             except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn):
-                pass
-            return cursors[1].fetchall() if self._sees(connection, cursors[0].fetchone()) else []
+                (look,), rows = run(connection, [(self.statements.look, ())]), []
+            return rows if self._sees(connection, look[0]) else []
 
         return self.run(work, writing=False)
 
@@ -142,15 +140,11 @@ class Session:
         finally:
             self._held.connection = None
 
-    def _read_within(
-        self, connection: Connection, statement: bytes, parameters: Any
-    ) -> list[tuple[Any, ...]]:
-        cursors: list[psycopg.Cursor[tuple[Any, ...]]] = []
+    def _read_within(self, connection: Connection, statement: bytes, parameters: Any) -> Rows:
         # The transaction goes on if the read fails: a row that is damaged on the server can be replaced.
-        steps = [(b"SAVEPOINT vstate", None), (statement, parameters), (b"RELEASE vstate", None)]
+        steps: Steps = [(b"SAVEPOINT vstate", ()), (statement, parameters), (b"RELEASE vstate", ())]
         try:
-            _pipelined(connection, steps, cursors)
-            return cursors[1].fetchall()
+            return run(connection, steps)[1]
         except psycopg.Error as error:
             failure = self._failure(error, connection, False)
             if failure.passing:
@@ -158,23 +152,21 @@ class Session:
             connection.execute(b"ROLLBACK TO vstate")
             raise failure.error from None
 
-    def send(self, connection: Connection, steps: Steps) -> list[tuple[Any, ...] | None]:
-        """Send the statements all at once; the first row of each, None if it gives none."""
-        cursors: list[psycopg.Cursor[tuple[Any, ...]]] = []
-        _pipelined(connection, steps, cursors)
-        return [cursor.fetchone() if cursor.description else None for cursor in cursors]
+    def send(self, connection: Connection, steps: Steps) -> list[Rows]:
+        """Send the statements all at once; the rows of each."""
+        return run(connection, steps, prepare=self._is_direct)
 
-    def _sees(self, connection: Connection, look: tuple[Any, ...] | None) -> bool:
+    def _sees(self, connection: Connection, look: tuple[Any, ...]) -> bool:
         """Whether a look found the table. Raises if the table is not vstate's, or the server too old."""
         if connection.info.server_version < OLDEST_SERVER:
             raise StoreUnavailable(
                 f"the server of {self.location} is PostgreSQL {connection.info.server_version // 10000}; "
                 f"vstate needs {OLDEST_SERVER // 10000} or later: upgrade it, or use another"
             )
-        assert look is not None
-        columns, comment, version = look
+        columns, comment, version, process = look
+        self._is_direct = process == connection.info.backend_pid  # a pooler tells a number of its own
         # A server on Windows cannot check its clients, and refuses the setting.
-        self.check_interval = "0" if "Visual C++" in version or "mingw" in version else "1000"
+        self.check_interval = b"0" if "Visual C++" in version or "mingw" in version else b"1000"
         if columns is None:
             if not self._create:
                 raise NotFound(f"no store at {self.location}: there is no such table", name=self._table)
@@ -189,23 +181,28 @@ class Session:
     def _make(self, connection: Connection) -> None:
         """Make the table if it is missing and no other process is faster."""
         statements = self.statements
-        if self._sees(connection, connection.execute(statements.look).fetchone()):
+        if self._sees(connection, self._look(connection)):
             return
         connection.execute(statements.begin)
         # CREATE TABLE IF NOT EXISTS alone fails if two processes begin at the same time.
         connection.execute(b"SELECT pg_advisory_xact_lock(%s)", (CREATION,))
-        if not self._sees(connection, connection.execute(statements.look).fetchone()):
+        if not self._sees(connection, self._look(connection)):
             for statement in statements.create:
                 connection.execute(statement)
         connection.execute(statements.commit)
         self.exists = True
 
+    def _look(self, connection: Connection) -> tuple[Any, ...]:
+        ((look,),) = run(connection, [(self.statements.look, ())])
+        return look
+
     def _failure(self, error: psycopg.Error, connection: Connection, sending: bool) -> Failure:
         state = error.sqlstate or ""
         lost = connection.closed or state.startswith("08") or state in _GOING_OR_COMING
+        self._is_direct = self._is_direct and state not in FORGOTTEN
         return Failure(
             self._meaning(error, state),
-            passing=lost or state in UNDONE,
+            passing=lost or state in UNDONE or state in FORGOTTEN,
             sent=lost and sending,
             lost_at=time.monotonic() if lost else None,
         )
@@ -261,33 +258,3 @@ class Listener(servers.Listener[Connection]):
             heard = {heard.payload for heard in connection.notifies(timeout=left, stop_after=1)}
             if any(text == MANY or self._number in text.split() for text in heard):
                 return
-
-
-def _behind(error: BaseException, handled: BaseException | None) -> BaseException | None:
-    """The exception of another kind, Ctrl-C or a time limit, that psycopg hid: it talks on to end a pipeline,
-    and raises the failure of that. `handled` is the caller's own.
-    """
-    while not error.__suppress_context__ and (before := error.__context__) not in (None, handled):
-        assert before is not None
-        if not isinstance(before, psycopg.Error):
-            return before
-        error = before
-    return None
-
-
-def _pipelined(connection: Connection, steps: Steps, cursors: list[psycopg.Cursor[tuple[Any, ...]]]) -> None:
-    """Send the statements all at once, and append a cursor for each to the list."""
-    failure = None
-    try:
-        with connection.pipeline():
-            # Raised after the pipeline: psycopg logs a warning for a second error, which always follows.
-            try:
-                for statement, parameters in steps:
-                    cursors.append(connection.execute(statement, parameters, binary=True))
-            except psycopg.Error as error:
-                failure = error
-    except psycopg.Error:
-        if failure is None:
-            raise
-    if failure is not None:
-        raise failure

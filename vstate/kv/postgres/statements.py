@@ -26,15 +26,15 @@ _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,62}"
 # Locks come in a statement of their own: the next one sees all that was committed before they were granted.
 # The first setting ends a wait. By the second the server notices within a second that its client is gone.
 _LOCK = """
-SELECT set_config('lock_timeout', %s, true), set_config('client_connection_check_interval', %s, true),
+SELECT set_config('lock_timeout', $1, true), set_config('client_connection_check_interval', $2, true),
     CASE WHEN shared THEN pg_advisory_xact_lock_shared(number # {base})::text
     ELSE pg_advisory_xact_lock(number # {base})::text END
-FROM unnest(%b::int8[], %b::bool[]) AS wanted (number, shared)
+FROM unnest($3::int8[], $4::bool[]) AS wanted (number, shared)
 """
 
 # The mark of a row: its time, in microseconds by the server's clock, and the id of the transaction.
 _MARK = """
-encode(int8send((extract(epoch FROM clock_timestamp()) * 1000000)::int8) || %(mark)b::bytea, 'hex')::uuid
+encode(int8send((extract(epoch FROM clock_timestamp()) * 1000000)::int8) || $3::bytea, 'hex')::uuid
 """
 _MARKED_AT = "('x' || left(encode(uuid_send(kept.swap), 'hex'), 16))::bit(64)::int8"
 
@@ -44,26 +44,26 @@ _MARKED_AT = "('x' || left(encode(uuid_send(kept.swap), 'hex'), 16))::bit(64)::i
 _PLACE = f"""
 INSERT INTO {{table}} AS kept (key, value, swap)
 SELECT key, value, CASE WHEN '\\xff' NOT IN (substr(key, 1, 1), substr(key, 10, 1)) THEN {_MARK} END
-FROM unnest(%(keys)b::bytea[], %(values)b::bytea[]) AS given (key, value) {{condition}}
+FROM unnest($4::bytea[], $5::bytea[]) AS given (key, value) WHERE (SELECT met FROM expecting)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value, swap = excluded.swap
 WHERE kept.value IS DISTINCT FROM excluded.value
 """
 
-_REMOVE = "DELETE FROM {table} WHERE key = ANY(%(removed)b::bytea[]) {condition}"
+_REMOVE = "DELETE FROM {table} WHERE key = ANY($6::bytea[]) AND (SELECT met FROM expecting)"
 
 # Two facts about the rows that a transaction was to change: whether one bears its mark; and, of the rows with
 # other values than it would have set, the age of the oldest write in seconds, or NULL without such rows.
 _TRACES = f"""
-SELECT coalesce(bool_or(substring(uuid_send(kept.swap) FROM 9) = %(mark)b::bytea), false),
+SELECT coalesce(bool_or(substring(uuid_send(kept.swap) FROM 9) = $1::bytea), false),
     max(extract(epoch FROM clock_timestamp()) - {_MARKED_AT} / 1e6)
         FILTER (WHERE kept.value IS DISTINCT FROM given.value)::float8
-FROM unnest(%(keys)b::bytea[], %(values)b::bytea[]) AS given (key, value) JOIN {{table}} AS kept USING (key)
+FROM unnest($2::bytea[], $3::bytea[]) AS given (key, value) JOIN {{table}} AS kept USING (key)
 """
 
 # The index answers the subquery for each row. As a join, planning alone takes 30 us more.
 _EXPECTED = """
 SELECT NOT EXISTS (
-    SELECT FROM unnest(%(expected_keys)b::bytea[], %(expected_values)b::bytea[]) AS expected (key, value)
+    SELECT FROM unnest($1::bytea[], $2::bytea[]) AS expected (key, value)
     WHERE (SELECT kept.value FROM {table} AS kept WHERE kept.key = expected.key)
         IS DISTINCT FROM expected.value
 ) AS met
@@ -73,6 +73,12 @@ SELECT NOT EXISTS (
 # time both get "yes", and send a message in vain.
 _LISTENED = """
 (SELECT CASE WHEN pg_try_advisory_lock({listeners}) THEN NOT pg_advisory_unlock({listeners}) ELSE true END)
+"""
+
+# Writes if every expectation holds. Its row: whether it did; whether to notify.
+_WRITE = f"""
+WITH expecting AS ({_EXPECTED}), placed AS ({_PLACE}), removed AS ({_REMOVE})
+SELECT met, met AND {_LISTENED} FROM expecting
 """
 
 _CREATE = """
@@ -123,28 +129,22 @@ class Statements:
             b"set_config('tcp_keepalives_interval', '5', true), set_config('tcp_keepalives_count', '3', true)"
         )
 
-        self.get = self._made("SELECT value FROM {table} WHERE key = %b")
-        self.get_many = self._made("SELECT key, value FROM {table} WHERE key = ANY(%b::bytea[])")
-        self.present = self._made("SELECT key FROM {table} WHERE key = ANY(%b::bytea[])")
-        self.keys = self._made("SELECT key FROM {table} WHERE key >= %b AND key <= %b ORDER BY key LIMIT %s")
+        self.get = self._made("SELECT value FROM {table} WHERE key = $1")
+        self.get_many = self._made("SELECT key, value FROM {table} WHERE key = ANY($1::bytea[])")
+        self.present = self._made("SELECT key FROM {table} WHERE key = ANY($1::bytea[])")
+        self.keys = self._made(
+            "SELECT key FROM {table} WHERE key >= $1 AND key <= $2 ORDER BY key LIMIT $3::int8"
+        )
 
-        always = {"condition": sql.SQL("")}
-        met = {"condition": sql.SQL("WHERE (SELECT met FROM expecting)")}
-        and_met = {"condition": sql.SQL("AND (SELECT met FROM expecting)")}
-        self._expected = self._composed(_EXPECTED)
-        self._listened = self._composed(_LISTENED)
-        self._place = {False: self._composed(_PLACE, always), True: self._composed(_PLACE, met)}
-        self._remove = {False: self._composed(_REMOVE, always), True: self._composed(_REMOVE, and_met)}
-        self._written: dict[tuple[bool, bool, bool, bool], bytes] = {}
-
+        self.write = self._made(_WRITE)
         self.traces = self._made(_TRACES)
-        self.notify = self._made("SELECT pg_notify('vstate_' || {name}::regclass::oid, %s)")
+        self.notify = self._made("SELECT pg_notify('vstate_' || {name}::regclass::oid, $1)")
         self.channel = self._made("SELECT 'vstate_' || {name}::regclass::oid, pg_backend_pid()")
         self.note_listener = self._made("SELECT pg_advisory_lock_shared({listeners})")
 
         self.look = self._made("""
             SELECT array_agg(attname || ' ' || format_type(atttypid, NULL)),
-                obj_description(to_regclass({name}), 'pg_class'), version()
+                obj_description(to_regclass({name}), 'pg_class'), version(), pg_backend_pid()
             FROM pg_attribute WHERE attrelid = to_regclass({name}) AND attnum > 0 AND NOT attisdropped
         """)
         self.create = [
@@ -154,27 +154,5 @@ class Statements:
             self._made(f"COMMENT ON TABLE {{table}} IS 'vstate {FORMAT}'"),
         ]
 
-    def write(self, *, expecting: bool, sets: bool, deletes: bool, listened: bool) -> bytes:
-        """A statement that writes if every expectation holds. Its row: whether it did; whether to notify."""
-        which = expecting, sets, deletes, listened
-        made = self._written.get(which)
-        if made is None:
-            tables = [("expecting", self._expected if expecting else sql.SQL("SELECT true AS met"))]
-            if sets:
-                tables.append(("placed", self._place[expecting]))
-            if deletes:
-                tables.append(("removed", self._remove[expecting]))
-            composed = sql.SQL("WITH {} SELECT met, met AND {} FROM expecting").format(
-                sql.SQL(", ").join(
-                    sql.SQL("{} AS ({})").format(sql.Identifier(name), body) for name, body in tables
-                ),
-                self._listened if listened else sql.SQL("false"),
-            )
-            made = self._written[which] = composed.as_bytes(None)
-        return made
-
-    def _composed(self, text: str, more: dict[str, sql.SQL] | None = None) -> sql.Composed:
-        return sql.SQL(text).format(**self._parts, **(more or {}))
-
     def _made(self, text: str) -> bytes:
-        return self._composed(text).as_bytes(None)
+        return sql.SQL(text).format(**self._parts).as_bytes(None)

@@ -26,7 +26,7 @@ class Postgres(TransactionalStore):
 
     The first write makes the table. Its schema must exist; `schema.table` names one that is not on the search
     path. Any number of threads, processes and machines may use the table at once, also through a pooler that
-    gives each transaction another connection (PgBouncer): a store keeps nothing on a connection between its
+    gives each transaction another connection (PgBouncer): a store keeps nothing there between its
     transactions. A commit is one transaction and one round trip.
 
     - Durability is the server's. With its `synchronous_commit` on, the default, writes are synced when the
@@ -117,11 +117,12 @@ class Postgres(TransactionalStore):
         # Each page is a query of its own: a cursor would keep a transaction open, and a connection taken, for
         # as long as the reader likes.
         for first, last in ranges(prefix):
-            while rows := self._session.read(self._session.statements.keys, (first, last, ROWS_PER_PAGE)):
+            page = first, last, ROWS_PER_PAGE.to_bytes(8)
+            while rows := self._session.read(self._session.statements.keys, page):
                 yield from (self._key_of(stored) for (stored,) in rows)
                 if len(rows) < ROWS_PER_PAGE:
                     break
-                first = rows[-1][0] + b"\0"
+                page = rows[-1][0] + b"\0", *page[1:]
 
     def _query_each(self, statement: bytes, keys: Iterable[str]) -> Iterator[tuple[Any, ...]]:
         for some in map(stored_keys, batches(keys, KEYS_PER_QUERY)):

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import psycopg
 
 from vstate.errors import StoreUnavailable
 from vstate.kv.base import batches_by_bytes, check_value
-from vstate.kv.postgres.connections import Connection
-from vstate.kv.postgres.session import Session, Steps
+from vstate.kv.postgres.connections import BOOL, INT8, Connection, Steps, array
+from vstate.kv.postgres.session import Session
 from vstate.kv.postgres.statements import MANY, WHOLE_TABLE, lock_number
 from vstate.kv.servers import Attempts, Failed
 from vstate.kv.stored_keys import is_stored_object, stored_keys, stored_writes
@@ -100,7 +100,7 @@ class Transactions:
         if not writes:
             return True
         mark = os.urandom(MARK_BYTES)
-        begin = [(self._session.statements.begin, None), self._lock(_locks_of(change))]
+        begin: Steps = [(self._session.statements.begin, ()), self._lock(_locks_of(change))]
 
         def work(connection: Connection, attempts: Attempts) -> bool:
             head: Steps = begin
@@ -124,7 +124,7 @@ class Transactions:
     def _is_met(self, change: Change) -> bool:
         """Whether every expectation holds now."""
         statement, wanted = self._session.statements.get_many, list(change.expected)
-        found = dict(self._session.read(statement, (wanted,)))
+        found: dict[bytes, bytes] = dict(self._session.read(statement, (wanted,)))
         return all(found.get(key) == value for key, value in change.expected.items())
 
     def write_alone(self, plan: Callable[[], Writes]) -> None:
@@ -135,7 +135,7 @@ class Transactions:
         failed: list[BaseException] = []
         # Advisory locks and not LOCK TABLE: that would also wait for a VACUUM of the table, with all writers
         # behind it.
-        begin = [(statements.begin, None), self._lock(None), (statements.stay, None)]
+        begin: Steps = [(statements.begin, ()), self._lock(None), (statements.stay, ())]
 
         def work(connection: Connection, attempts: Attempts) -> bool:
             nonlocal change
@@ -168,57 +168,43 @@ class Transactions:
         statements = self._session.statements
         parts = change.parts()
         steps = list(head)
+        expected = list(change.expected), list(change.expected.values())
         if len(parts) > 1:
-            steps.append((statements.stay, None))
+            steps.append((statements.stay, ()))
         for number, part in enumerate(parts, 1):
             last = number == len(parts)
+            keys, values = [key for key, _ in part], [value for _, value in part]
             removed = change.deletes if last else []
-            statement = statements.write(
-                expecting=bool(change.expected),
-                sets=bool(part),
-                deletes=bool(removed),
-                listened=last and bool(change.touched),
-            )
-            parameters = {
-                "expected_keys": list(change.expected),
-                "expected_values": list(change.expected.values()),
-                "mark": mark,
-                "keys": [key for key, _ in part],
-                "values": [value for _, value in part],
-                "removed": removed,
-            }
-            steps.append((statement, parameters))
+            steps.append((statements.write, (*expected, mark, keys, values, removed)))
             if last:
                 # Sent together, so that a commit is one round trip. A decision of the client would take two.
-                steps.append((statements.commit, None))
+                steps.append((statements.commit, ()))
                 attempts.sending = True
-            connection.sending = sum(len(value) for _, value in part)
+            connection.sending = sum(map(len, values))
             results = self._session.send(connection, steps)
             connection.sending = 0
-            row = results[-2 if last else -1]
-            assert row is not None
-            met, listened = row
+            ((met, listened),) = results[-2 if last else -1]
             if not met:
                 break
             steps = []
         attempts.sending = False
-        if met and listened:
+        if met and listened and change.touched:
             # After the commit, not within: NOTIFY makes all commits of the server follow one another. With a
             # disk that takes 5 ms to sync, 8 writers did 94 to 125 commits a second with it inside, 439 to
             # 530 this way.
             with suppress(psycopg.Error):
-                connection.execute(statements.notify, (_message(change),))
+                self._session.send(connection, [(statements.notify, [_message(change).encode()])])
         return bool(met)
 
     def _outcome(self, connection: Connection, change: Change, mark: bytes, attempts: Attempts) -> Outcome:
         """The outcome of an earlier attempt. This transaction holds its locks, so it is over."""
         left: dict[bytes, bytes | None] = dict.fromkeys(change.touched)
         left.update(row for row in change.sets if row[0] in left)
-        parameters = {"mark": mark, "keys": list(left), "values": list(left.values())}
+        traces = self._session.statements.traces, (mark, list(left), list(left.values()))
         # The client's clock gives the age of the call, the server's clock the age of the row. So it does not
         # matter whether the clocks agree. If a row is hardly older than the call, a quick answer shows it.
         for _ in range(LOOKS):
-            ((done, age),) = connection.execute(self._session.statements.traces, parameters).fetchall()
+            (((done, age),),) = self._session.send(connection, [traces])
             if done:
                 return "done"
             if age is None:
@@ -227,13 +213,14 @@ class Transactions:
                 return "undone"
         return "overwritten"
 
-    def _lock(self, locks: dict[int, bool] | None) -> tuple[bytes, Any]:
+    def _lock(self, locks: dict[int, bool] | None) -> tuple[bytes, tuple[bytes, ...]]:
         # In order, so that nobody waits in a circle. The lock of the table comes first.
         numbers = sorted(locks or ())
         shared = [locks is not None, *((locks or {})[number] for number in numbers)]
-        patience = str(max(1, int(self._session.timeout * 1000)))
-        parameters = (patience, self._session.check_interval, [WHOLE_TABLE, *numbers], shared)
-        return self._session.statements.lock, parameters
+        patience = str(max(1, int(self._session.timeout * 1000))).encode()
+        wanted = array([number.to_bytes(8, signed=True) for number in (WHOLE_TABLE, *numbers)], INT8)
+        flags = array([flag.to_bytes(1) for flag in shared], BOOL)
+        return self._session.statements.lock, (patience, self._session.check_interval, wanted, flags)
 
     def _unknown(self) -> StoreUnavailable:
         return StoreUnavailable(
