@@ -30,6 +30,7 @@ from vstate.errors import InvalidInput, NotFound, StoreFull, StoreUnavailable, U
 from vstate.kv.base import room_prefix
 from vstate.kv.postgres import Postgres
 from vstate.kv.postgres.transactions import MOST_LOCKS, STATEMENT_BYTES, STATEMENT_ROWS
+from vstate.patterns.journal import Journal, Records
 from vstate.repo import Repository
 from vstate.testing import KVStoreTests
 
@@ -387,6 +388,31 @@ def test_round_trips_of_a_plan_and_of_the_first_use(
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as store:
         assert trips(lambda: store.get("ref")) <= 6
         assert trips(lambda: store.get("ref")) == 1
+
+
+def test_round_trips_of_a_journal(postgres_dsn: str, postgres_table: str, proxy: Proxy) -> None:
+    """The first record on a new branch with a room takes a look at the branch and a transaction, the next one
+    a transaction. A branch that was deleted, and has a reflog, goes on in its room.
+    """
+    proxy.latency = FAR
+    with Postgres(proxy.through(postgres_dsn), table=postgres_table) as store:
+        repo = Repository(store)
+
+        def append(branch: str) -> int:
+            before = proxy.round_trips
+            journal.append(lambda index: [branch], message=branch)
+            return proxy.round_trips - before
+
+        journal: Journal[Records] = Journal(repo, "first", room=True)
+        append("first")
+        journal = Journal(repo, "second", room=True)
+        assert [append("second") for _ in range(3)] == [2, 1, 1]
+        room = store.get("room-of/heads/second")
+        repo.delete_branch("second")
+        journal = Journal(repo, "second", room=True)
+        assert append("second") > 2
+        assert store.get("room-of/heads/second") == room
+        assert len(list(store.keys(f"room/{(room or b'').decode()}/reflog/"))) == 5
 
 
 def test_each_statement_is_planned_once(postgres_dsn: str, postgres_table: str) -> None:

@@ -514,6 +514,8 @@ class Core(Uncopied):
         """
         if self.rooms is None:
             return 0
+        if in_new_room and not before and self.rooms.is_new(ref):
+            return new_room()
         number = self.rooms.room_of(ref)
         if number or expected is not None:
             return number

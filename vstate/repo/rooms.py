@@ -205,6 +205,8 @@ class Rooms(StoreWrapper):
         self._recent: tuple[int, ...] = (0,)
         self._start = ""
         """What the keys of the room begin with that was used last."""
+        self._absent = ""
+        """The ref that was looked for last and is in no room, nor was before it was deleted."""
         self.learner: Callable[[], Callable[[Iterable[tuple[str, bytes]]], None] | None] = lambda: None
         """Gives what to call with the ends of histories of a room that is used, if it has some."""
 
@@ -223,6 +225,11 @@ class Rooms(StoreWrapper):
             if rows:
                 _note(known, ref, number)
         return number
+
+    def is_new(self, ref: str) -> bool:
+        """Whether the ref was just looked for, and is in no room, nor was. True once for each look."""
+        found, self._absent = ref == self._absent, ""
+        return found
 
     def room_of_object(self, key: str) -> int:
         """The number of a room that has the object with this key; 0 if none has."""
@@ -334,7 +341,7 @@ class Rooms(StoreWrapper):
             for key, number in rooms.items():
                 names.append(prefix_of(number or 0) + key)
                 if number is None and self._has_transactions:
-                    names.append(ROOM_OF + key.removeprefix(_REF))
+                    names += ROOM_OF + key.removeprefix(_REF), GONE + key.removeprefix(_REF)
             read = self._store.get_many(names)
             for name, key in direct.items():
                 if name in read:
@@ -350,6 +357,8 @@ class Rooms(StoreWrapper):
                     again[key] = None
                 elif (named := room_in(read.get(ROOM_OF + key.removeprefix(_REF)))) is not None:
                     again[key] = named
+                elif self._has_transactions and GONE + key.removeprefix(_REF) not in read:
+                    self._absent = key.removeprefix(_REF)
             if not again:
                 break
             rooms, direct = again, {}
