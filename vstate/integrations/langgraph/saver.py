@@ -204,12 +204,11 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         The store has nothing of them when this returns. That takes as long as a look at what its room holds:
         the thread, and copies of it. With `keep_history`, the reflog keeps them for 30 days.
         """
-        branch, journal = self.branch(thread_id), self._journal(thread_id)
+        branch = self.branch(thread_id)
         if self.lease is not None:
             # The transaction of a commit tests the lease; a deletion cannot.
-            journal.rewrite(lambda thread: [], message="delete")
+            self._journal(thread_id).rewrite(lambda thread: [], message="delete")
         self._opening.delete(branch, keep_history=self.keep_history)
-        journal.refresh()
         self._journals.drop(branch)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
