@@ -313,6 +313,25 @@ def test_a_long_thread_takes_few_round_trips(tmp_path: Path) -> None:
         assert len(str(shown.inspect("messages", entry.raw))) > 20_000
 
 
+def test_commits_of_many_threads_are_read_where_they_lie(tmp_path: Path) -> None:
+    """A walk through threads in rooms reads no state, and looks for no tree in the rooms of others."""
+    pytest.importorskip("langgraph.checkpoint")
+    saver = Saver()
+    with Disk(tmp_path / "s") as store:
+        handle = saver.open(store)
+        for number in range(3):
+            for thread in range(40):
+                saver.write(handle, f"t{thread}", [*"abc"[: number + 1]], number)
+        counted = Counting(store)
+        shown = Shown(Repository(counted))
+        commits = [commit for name, _ in shown.newest_branches() for commit in shown.log(name)]
+        assert len(commits) == 200
+        walked = sum(counted.rows.values())
+        assert walked <= 850
+        assert all(commit.root is not None for commit in commits)
+        assert sum(counted.rows.values()) - walked <= 400  # a tree and a segment each
+
+
 def test_an_encrypted_thread_reads_as_far_as_it_can(tmp_path: Path) -> None:
     """The channels keep their names and encrypted values, and the subjects are the stored messages."""
     encrypted = pytest.importorskip("langgraph.checkpoint.serde.encrypted")

@@ -243,7 +243,8 @@ class Rooms(StoreWrapper):
         if len(self._recent) == 1:
             return  # no room but 0 was used
         number = self._hints.get(OBJECT_PREFIX + commit.oid.hex(), self._recent[0])
-        for oid in (*commit.parent_ids, *([] if commit.root is None else [commit.root])):
+        root = vars(commit)["root"]  # as it is stored: `Shown` makes another one, of all values, when asked
+        for oid in (*commit.parent_ids, *([] if root is None else [root])):
             _note(self._hints, OBJECT_PREFIX + oid.hex(), number)
 
     def numbers(self) -> Iterator[int]:
