@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from vstate.errors import InvalidInput
 from vstate.values.budget import Limits
-from vstate.values.entry import ATOM, PICKLE, TEXT, Entry, Reader, read_parts
+from vstate.values.entry import ATOM, FILE, PICKLE, TEXT, Entry, Reader, read_parts
+from vstate.values.file import File
 
 _WIDEST_TEXT = 80 * 1024 * 1024
 _NARROW = bytes(range(0xC4))  # bytes of UTF-8 that occur only in characters below U+0100
@@ -37,6 +38,8 @@ def inspect_value(entry: Entry, reader: Reader, *, limit: int = INSPECT_BYTES) -
         return inert.read(data, parts, limits=Limits(bytes=left))
     if entry.codec == TEXT:
         return _text(parts[0], max(limit, _WIDEST_TEXT))
+    if entry.codec == FILE:
+        return File(bytes(parts[0]), entry.type)
     return bytes(parts[0])
 
 
