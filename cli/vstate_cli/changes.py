@@ -69,7 +69,7 @@ def diff_lines(
     for key in diff if keys is None else keys:
         patch = _patch(diff, key) if patches or not limit else None
         if patch is not None and limit:
-            for text in patch.lines():
+            for text in patch.text.split("\n")[:-1]:
                 yield [(out.exact(text), _PATCH_STYLES.get(text[:1], "bold"))]
             continue
         yield [*line(diff[key], width), *(_lines_changed(patch) if patch else ())]

@@ -331,6 +331,18 @@ HARD = "e\u0301" * 30 + "日本語" * 20 + "👩‍👩‍👧" * 10 + "\x1b[31m
 
 
 @pytest.mark.slow
+def test_a_terminal_gets_no_control_characters_of_a_patch(vstate, store, environment):
+    """A pipe gets the exact text, for git; a terminal gets escapes, and no line is cut."""
+    commit(store, **{"f/x": File(b"\ta\r\n")})
+    commit(store, **{"f/x": File(b"\ta\x1b[31m" + b"long" * 50 + b"\r\n")})
+    patch = vstate.run("diff").stdout_bytes.decode()
+    assert "+\ta\x1b[31mlong" in patch
+    terminal = environment(VSTATE_PAGER="cat", COLUMNS="", TERM="xterm", NO_COLOR="1")
+    (shown,) = outputs([({}, ["-s", str(store), "diff"])], terminal)
+    assert shown == patch.replace("\x1b", "\\x1b").replace("\r\n", "\\r\n")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [20, 60])
 def test_every_line_fits_the_terminal(store, environment, columns, frame):
     """Tables, conversations and trees are cut to the width, as are changes, however far they are indented."""

@@ -122,13 +122,22 @@ def test_values_that_have_no_patch(tmp_path: Path) -> None:
     assert [diff.patch(key) for key in ("text", "became", "absent")] == [None, None, None]
     patch = diff.patch("gone")
     assert patch is not None
-    assert patch.lines() == [
+    assert patch.text.split("\n")[:-1] == [
         "diff --git a/gone b/gone", "deleted file mode 100644", "Binary files a/gone and /dev/null differ"
     ]  # fmt: skip
     write(tmp_path, {"gone": File(b"\xff")})
     assert b"cannot apply binary patch" in apply(tmp_path, str(patch).encode()).stderr
     with pytest.raises(InvalidInput, match="too long to show"):
         diff.patch("large")
+
+
+def test_a_snapshot_gives_the_file_itself() -> None:
+    """Data without its classes is a File too, with its kind: nothing of it is a pickle."""
+    state = Versioned(Memory())
+    for data in (b"", b"x" * 1000, bytes(200_000)):
+        state["f"] = File(data, "link")
+        state.commit()
+        assert state.checkout("HEAD").inert("f") == File(data, "link")
 
 
 def test_the_kind_of_a_file_is_a_change_of_its_own() -> None:

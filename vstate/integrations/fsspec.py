@@ -15,7 +15,6 @@ from vstate.kv.url import open_store
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, ObjectId
-from vstate.objects.stream import is_single
 from vstate.repo.names.refs import HEAD
 from vstate.repo.names.remotes import expanded, is_url
 from vstate.repo.names.revisions import REV_AND_KEY
@@ -62,11 +61,9 @@ class VstateFileSystem(AbstractFileSystem):
         """The files and directories in a directory, or the file of this path; FileNotFoundError."""
         path = self._strip_protocol(path)
         commit, key = self._place(path)
-        front = path[: len(path) - len(key)]
-        found = [*self._inside(commit, front, f"{key}/" if key else "")]
-        if not found or self._file(commit, key) is not None:
-            about = self.info(path)
-            found = [about] if about["type"] != "directory" else []
+        front, below = path[: len(path) - len(key)], f"{key}/" if key else ""
+        found = [] if self._file(commit, key) else [*self._inside(commit, front, below)]
+        found = found or [about for about in [self.info(path)] if about["type"] != "directory"]
         return found if detail else [each["name"] for each in found]
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
@@ -93,28 +90,22 @@ class VstateFileSystem(AbstractFileSystem):
         return StoredFile(self, path, entry, **options)
 
     def read(self, part: Part, start: int, stop: int) -> bytes:
-        """The bytes [start, stop) of a file, from the chunks that hold them."""
-        if isinstance(part, bytes):
-            return part[start:stop]
-        if is_single(part):
-            return self._repo.objects.blob(part.id)[start:stop]
+        """The bytes [start, stop) of a file."""
         return read_range(part, self._repo.objects, start, stop)
 
     def _place(self, path: str) -> tuple[Commit, str]:
         """The commit and the key that a path names: `KEY`, or `REV:KEY`. FileNotFoundError."""
-        match, reason = REV_AND_KEY.fullmatch(path), None
-        try:
-            if match is not None:
-                return self._repo.resolve(match[1] or HEAD), match[2]
-        except (NotFound, InvalidInput) as error:
-            reason = error
-        try:
-            commit = self._repo.resolve(self._rev)
-        except NotFound as error:
-            raise FileNotFoundError(errno.ENOENT, str(reason or error), path) from None
-        if reason is not None and next(tree.scan(self._repo.objects.nodes, commit.root, path), None) is None:
-            raise FileNotFoundError(errno.ENOENT, str(reason), path)
-        return commit, path  # the colon is part of the key
+        match, reason = REV_AND_KEY.fullmatch(path), ""
+        for rev, key in [*([(match[1] or HEAD, match[2])] if match else ()), (self._rev, path)]:
+            try:
+                commit = self._repo.resolve(rev)
+            except (NotFound, InvalidInput) as error:
+                reason = reason or str(error)
+                continue
+            # A colon may belong to the key.
+            if not reason or next(tree.scan(self._repo.objects.nodes, commit.root, key), None) is not None:
+                return commit, key
+        raise FileNotFoundError(errno.ENOENT, reason, path)
 
     def _file(self, commit: Commit, key: str) -> Entry | None:
         entry = self._repo.entry(commit.root, key) if key else None

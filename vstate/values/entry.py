@@ -415,8 +415,12 @@ def read_parts(entry: Entry, reader: Reader) -> tuple[list[bytes | bytearray], t
     return parts, tuple(chunks)
 
 
-def read_range(part: Link, reader: Reader, start: int, stop: int) -> bytes:
-    """The bytes [start, stop) of a long part, from the chunks that hold them. Raises CorruptObject."""
+def read_range(part: Part, reader: Reader, start: int, stop: int) -> bytes:
+    """The bytes [start, stop) of a part, from the chunks that hold them. Raises CorruptObject."""
+    if isinstance(part, bytes):
+        return part[start:stop]
+    if is_single(part):
+        return _read_blob(reader, part.id, part.length)[start:stop]
     try:
         cut = read_chunks(reader.indexes, part)
         ends = [*accumulate(cut.lengths)]

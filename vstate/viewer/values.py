@@ -18,7 +18,6 @@ from vstate.display.views import BytesView, document, media_of, view_of
 from vstate.errors import InvalidInput, KeyNotFound, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
-from vstate.objects.ids import Link
 from vstate.recent import Recent
 from vstate.repo.compare.details import details
 from vstate.repo.compare.paths import part_at
@@ -26,7 +25,7 @@ from vstate.repo.compare.steps import step_of
 from vstate.repo.repository import Repository
 from vstate.values.arrays import Array
 from vstate.values.budget import InertError
-from vstate.values.entry import BYTES, FILE, TEXT, Entry, read_range
+from vstate.values.entry import BYTES, FILE, TEXT, Entry, Part, read_range
 from vstate.values.file import File
 from vstate.values.inspection import shown_value, size_text
 from vstate.values.tables import table_of
@@ -110,7 +109,6 @@ class Values:
     def _range(self, entry: Entry, marks: Marks, first: int, limit: int) -> dict[str, Any]:
         """A page of a long text or of many bytes; no more is read. `first` counts bytes of a text."""
         (part,) = entry.parts
-        assert isinstance(part, Link)
         is_text = entry.codec == TEXT or (entry.codec == FILE and self._begins_as_text(part))
         unit, steps = (1, limit * _CHARACTERS) if is_text else (_ROW_BYTES, limit)
         start = min(first * unit, entry.size)
@@ -125,7 +123,7 @@ class Values:
         found["view"] |= {"characters": None, "lines": None} if is_text else {"picture": False}
         return found | {"first": first}
 
-    def _begins_as_text(self, part: Link) -> bool:
+    def _begins_as_text(self, part: Part) -> bool:
         """Whether a long file is shown as a text: its beginning is one, as far as git looks."""
         start = _CUT_CHARACTER.sub(b"", read_range(part, self._repo.objects, 0, _LOOKED_AT))
         return File(start).text() is not None

@@ -145,9 +145,8 @@ class Diff(Mapping[str, Change]):
             return [Detail(path, "removed", old, None)]
         found = details(old, new, limit=limit)
         if not path:
-            assert change.old is not None
-            assert change.new is not None
-            return [*kind_change(Entry.decode(change.old), Entry.decode(change.new)), *found][:limit]
+            entries = [Entry.decode(data) for data in (change.old, change.new) if data is not None]
+            return [*kind_change(*entries), *found][:limit]
         return [replace(each, path=_joined(path, each.path)) for each in found]
 
     def patch(self, key: str) -> Patch | None:

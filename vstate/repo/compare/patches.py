@@ -31,10 +31,6 @@ class Patch(NamedTuple):
     def __str__(self) -> str:
         return self.text
 
-    def lines(self) -> list[str]:
-        """The lines of the text, without their ends."""
-        return self.text.split("\n")[:-1]
-
 
 def file_patch(name: str, old: Side | None, new: Side | None) -> Patch:
     """The change from one file to another; None for no file.
