@@ -26,7 +26,8 @@ NAVIGATION: dict[str, list[str]] = {
     "First steps": ["tutorial", "concepts", "state"],
     "To do one thing": [
         *("web-service", "side-effects", "resolve-a-conflict", "keep-it-small", "erase-a-person"),
-        *("backup", "share-a-store", "changing-classes", "moving-in", "custom-store", "troubleshooting"),
+        *("backup", "share-a-store", "changing-classes", "moving-in", "fsspec", "custom-store"),
+        "troubleshooting",
     ],
     "For agents": ["integrations", "agents", "agentscope", "agentscope-runtime", "agenticaiframework"],
     "To look things up": ["stores", "sync", "viewer", "cli", "security", "reliability", "benchmarks"],

@@ -31,8 +31,8 @@ def test_public_names() -> None:
     expected = {
         *("Versioned", "Live", "Snapshot", "Namespace", "Memory", "Disk", "Cache", "Encrypted", "KVStore"),
         *("open_store", "quote_ref", "unquote_ref", "BranchChanges", "Commit", "Diff", "Change", "Event"),
-        *("KeyConflict", "MergeResult", "ABSENT", "PublicKey", "SigningKey", "task", "events", "view"),
-        *("renamed", "upgrade", "compare", "Keep"),
+        *("File", "KeyConflict", "MergeResult", "ABSENT", "PublicKey", "SigningKey"),
+        *("task", "events", "view", "renamed", "upgrade", "compare", "Keep"),
     }
     assert expected | set(errors.__all__) == set(vstate.__all__)
     for name in vstate.__all__:
@@ -65,7 +65,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 import vstate.integrations
 names = "agent_framework agents agentscope burr crewai google langgraph llama_index pydantic_ai strands"
-for name in names.split():
+for name in ("fsspec", *names.split()):
     sys.modules[name] = None
 for module in iter_modules(vstate.integrations.__path__):
     try:

@@ -28,6 +28,7 @@ from vstate.state import Live, Namespace, Snapshot, Versioned
 from vstate.tasks import events, task, view
 from vstate.values.absent import ABSENT
 from vstate.values.evolution import renamed, upgrade
+from vstate.values.file import File
 from vstate.values.same_value import compare
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ __all__ = [
     "Disk",
     "Encrypted",
     "Event",
+    "File",
     "KVStore",
     "Keep",
     "KeyConflict",

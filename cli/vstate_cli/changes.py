@@ -16,6 +16,7 @@ from vstate.display.views import part_text, view_of
 from vstate.errors import StorageError, VStateError
 from vstate.repo.compare.details import Detail
 from vstate.repo.compare.diff import SIGNS, Change, Diff, counts_by_kind
+from vstate.repo.compare.patches import Patch
 from vstate.values.alignment import common_ends
 from vstate.values.arrays import Array
 from vstate.values.inspection import describe, size_text
@@ -26,6 +27,7 @@ from vstate_cli import values
 from vstate_cli.output import Document, Line, Output, columns, padded, safe
 
 _STYLES: Final = {"added": "green", "removed": "red", "modified": "cyan"}
+_PATCH_STYLES: Final = {"+": "green", "-": "red", "@": "cyan", " ": "", "\\": "dim"}
 _WIDEST_NAME: Final = 40
 
 _MOST_MESSAGES: Final = 20  # of a conversation that came or went as a whole
@@ -56,14 +58,21 @@ def diff_lines(
     used: int = 0,
     path: str = "",
     width: int = 0,
+    patches: bool = False,
 ) -> Iterator[Line]:
     """Each changed key with the changes inside it, at most `limit` of a key, as `vstate diff` draws them.
 
     `keys` are some of the changed keys; None means all. With `path`, only the changes inside that part. The
-    lines leave `used` columns of the terminal free. Names are padded to `width` columns.
+    lines leave `used` columns of the terminal free. Names are padded to `width` columns. With `patches`, the
+    change of a File is a whole patch in the form of git. Without changes inside, its lines are counted.
     """
     for key in diff if keys is None else keys:
-        yield line(diff[key], width)
+        patch = _patch(diff, key) if patches or not limit else None
+        if patch is not None and limit:
+            for text in patch.text.split("\n")[:-1]:
+                yield [(out.exact(text), _PATCH_STYLES.get(text[:1], "bold"))]
+            continue
+        yield [*line(diff[key], width), *(_lines_changed(patch) if patch else ())]
         if limit:
             yield from (["    ", *inside] for inside in detail_lines(diff, key, out, limit, used + 4, path))
 
@@ -124,6 +133,14 @@ def counts(diff: Diff) -> Line:
 # Inside a key
 
 
+def _patch(diff: Diff, key: str) -> Patch | None:
+    """The change of a File; None for other values, and for a file that cannot be read."""
+    try:
+        return diff.patch(key)
+    except (*values.UNREADABLE, StorageError, ValueError):
+        return None
+
+
 def _details(diff: Diff, key: str, out: Output, limit: int, path: str) -> list[Detail] | VStateError:
     """The changes inside a key, or the error that prevents reading its values. Notes damage in the output."""
     try:
@@ -135,6 +152,11 @@ def _details(diff: Diff, key: str, out: Output, limit: int, path: str) -> list[D
         return error
 
 
+def _lines_changed(patch: Patch) -> Line:
+    signs = (("  +", patch.added, "green"), ("  -" if not patch.added else " -", patch.removed, "red"))
+    return [(f"{sign}{count}", style) for sign, count, style in signs if count]
+
+
 def diff_documents(
     diff: Diff, out: Output, keys: Iterable[str], *, is_inside: bool, path: str = ""
 ) -> Iterator[Document]:
@@ -143,6 +165,9 @@ def diff_documents(
         document = documents.change_document(diff[key])
         if is_inside and "error" not in document:
             document |= detail_documents(diff, key, out, path)
+        if (patch := None if path else _patch(diff, key)) is not None:
+            document |= {"lines": {"added": patch.added, "removed": patch.removed}}
+            document |= {"patch": patch.text} if is_inside else {}
         yield document
 
 

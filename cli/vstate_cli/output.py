@@ -258,6 +258,11 @@ class Output:
         for parts in lines:
             self.line(*([indent, *parts] if parts else []))
 
+    def exact(self, text: str) -> str:
+        """A line as it is, for a file or a program; on a terminal, with control characters escaped."""
+        is_read = self.is_terminal or self._own_stream is not None
+        return _UNSAFE_IN_LINES.sub(_escape, text) if is_read else text
+
     def text(self, text: str) -> None:
         """Write a text of any number of lines, with control characters escaped.
 

@@ -16,6 +16,7 @@ from vstate.errors import DetachedHead, InvalidInput, NotFound, VStateError
 from vstate.objects.commit import Commit
 from vstate.readers.shown import Shown
 from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS
+from vstate.repo.names.revisions import REV_AND_KEY
 from vstate.repo.repository import Repository
 from vstate.similar import similar
 from vstate.values.entry import Entry
@@ -104,7 +105,7 @@ class Session:
         if not words:
             return self.repo.resolve(rev), None, None
         first, rest = words[0], [*words[1:]]
-        match = _REV_AND_KEY.fullmatch(first)
+        match = REV_AND_KEY.fullmatch(first)
         if self.resolves(first) and not (is_key and self.has(rev, first)):
             commit = self.repo.resolve(first)
         elif self.has(rev, first) or (is_key and match is None):
@@ -186,9 +187,6 @@ class Session:
         return similar(name, [key for key, _ in islice(entries, _MOST_COMPARED)])
 
 
-_REV_AND_KEY = re.compile(
-    r"((?:@\{[^}]*\}|[^:@]|@(?!\{))*):(.*)", re.DOTALL
-)  # a time in braces may have colons
 _COUNT = re.compile(r"-[0-9]+")
 
 

@@ -15,7 +15,7 @@ import transcripts
 from test_safety import Evil
 from vstate_cli.commands.mcp import LONGEST, ToolFailure, Tools
 
-from vstate import Disk, Memory, Versioned
+from vstate import Disk, File, Memory, Versioned
 from vstate.errors import InvalidInput
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects import tree
@@ -31,6 +31,7 @@ def state() -> Versioned:
     state["chat/1"] = [{"role": "user", "content": "Where is the NEEDLE?"}]
     state.commit("begin", trace="4bf92f3577b34da6a3ce929d0e0e4736")
     state["chat/1"].append({"role": "assistant", "content": "In the haystack."})
+    state["f/a.py"] = File(b"one\ntwo\x1b[31m\n", "executable")
     state.commit("answered")
     return state
 
@@ -44,9 +45,11 @@ def state() -> Versioned:
         ("log key=plan patch=1", "^<id> begin"),
         ("diff key=chat/1", "In the haystack."),
         ("show rev=HEAD~1", "begin"),
+        ("show key=f/a.py", r"^one / two\\x1b\[31m$"),
+        ("diff key=f/a.py", r"^diff --git a/f/a.py b/f/a.py / new file mode 100755 / .* \+two\\x1b\[31m$"),
         ("show key=plan path=.goal", "^'Find the needle'$"),
         ("blame key=chat/1", "^<id> <time> begin .*<id> <time> answered "),
-        ("search text=needle", r"^chat/1 \[0\].content: Where .*plan goal: .* 2 places in 2 keys$"),
+        ("search text=needle", r"^chat/1 \[0\].content: Where .*plan goal: .* 2 places in 3 keys$"),
         ("fork name=what-if at=HEAD~1", "^Created branch what-if at <id> begin$"),
         ("undo", "^main is at <id> begin "),
         # A text that looks like an option is a revision, a key or a name, and a path needs a key.

@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 from stores import contents
 
-from vstate import Disk, Versioned
+from vstate import Disk, File, Versioned
 from vstate.values.absent import Unmergeable
 
 
@@ -68,6 +68,32 @@ def sides(store):
             other["yours"] = [Message("x", "y")]
             other.commit("theirs")
     return store
+
+
+def test_files_are_merged_by_line(store, vstate, rows):
+    """The command merges files of text, resolves what the policy leaves, and shows the lines of each side."""
+    with Versioned(Disk(store)) as state:
+        state["f/a"], state["f/b"], state["f/c"] = File(b"one\ntwo\nthree\n"), File(b"b\n"), File(b"\xff")
+        state.commit("base")
+        state.set_policy("f/", "text")
+        state.fork("theirs").close()
+        state["f/a"], state["f/b"], state["f/c"] = File(b"1\ntwo\nthree\n"), File(b"B\n"), File(b"\xfe")
+        state.commit("ours")
+        with Versioned(Disk(store), branch="theirs") as other:
+            other["f/a"], other["f/b"] = File(b"one\ntwo\n3\n", "executable"), File(b"x\n")
+            other["f/c"] = File(b"\xfd")
+            other.commit("theirs")
+    rows(
+        """
+        merge theirs ? conflicts[*].key -> [1] ["f/b", "f/c"] ...
+        merge theirs -> [1] conflict f/b: both sides changed line 1 of the base / ours / ~ text: / ...
+            / +B / theirs / ... / +x / conflict f/c: text cannot merge a file that is no text of UTF-8...
+        """
+    )
+    vstate("merge", "theirs", "--theirs", "f/b", "--ours", "f/c")
+    found = contents(store)
+    assert found["f/a"] == File(b"1\ntwo\n3\n", "executable")
+    assert (found["f/b"], found["f/c"]) == (File(b"x\n"), File(b"\xfe"))
 
 
 def test_policies_merge_stored_values(sides, vstate):

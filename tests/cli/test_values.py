@@ -2,6 +2,7 @@
 
 import re
 import struct
+from pathlib import Path
 
 import numpy
 import pandas
@@ -11,6 +12,8 @@ from rich.cells import cell_len
 from stores import commit
 from terminal import outputs
 from test_safety import plant_pickle
+
+from vstate import File
 
 
 @pytest.fixture
@@ -29,12 +32,14 @@ def frame() -> pandas.DataFrame:
     )
 
 
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))
+
 SESSIONS = {
     "a frame is a table of columns, dtypes and rows; missing cells are empty": """
         >>> commit(store, frame=frame)
         show frame -> DataFrame: 3 rows, 7 columns / price city count when grade weight maybe
             / float64 ... int64 datetime64[us] category float64 Int64 / 0 1.5 Rome 1 2024-01-01 low 4.0 1
-            / 1 nan ... 2 2024-01-02T03:04:05 high 5.0 / 2 3.0 東京 3 NaT 6.0 3
+            / 1 nan...2 2024-01-02T03:04:05 high 5.0 / 2 3.0 東京 3 NaT 6.0 3
         >>> changed = frame.assign(new=1).drop(columns="weight")
         >>> changed.loc[1, "price"], changed.loc[2, "city"] = 9.5, "Oslo"
         >>> commit(store, frame=changed)
@@ -132,6 +137,45 @@ SESSIONS = {
             / <id> <time> change price[299] 299.0
         blame frame price ? length(@) -> 301
     """,
+    "a File is its text or bytes, with its kind; its change is a patch; its lines are counted and blamed": """
+        >>> old = {"f/a.py": File(b"one\\ntwo\\n"), "f/run": File(b"go\\n"), "f/last": File(b"a.py", "link")}
+        >>> commit(store, **old, **{"f/pic": File(PNG), "f/bin": File(bytes(200))})
+        >>> new = {"f/a.py": File(b"one\\n2\\nlake"), "f/run": File(b"go\\n", "executable")}
+        >>> commit(store, "more", **new, **{"f/last": File(b"run", "link"), "f/bin": File(b"\\xff" * 200)})
+        show f/a.py -> one / 2 / lake
+        show HEAD~1 f/a.py -> one / two
+        show f/last -> run
+        show f/last ? [type, value] -> ["link", "run"]
+        show f/pic -> <size>, image/png / 00000000 89 50 4e 47 ...
+        show f -> f/a.py 'one\\n2\\nlake' / f/bin b'\\xff... / f/last 'run' / ...
+        show f/pic ? value."$bytes" -> ...
+        ls f/ -l -> <size> file f/a.py / <size> file f/bin / <size> link -> run f/last / <size> file f/pic
+            / <size> executable f/run
+        diff HEAD~1 HEAD -> diff --git a/f/a.py b/f/a.py / --- a/f/a.py / +++ b/f/a.py / @@ -1,2 +1,3 @@ / one
+            / -two / +2 / +lake / \\ No newline at end of file / diff --git a/f/bin b/f/bin
+            / Binary files a/f/bin and b/f/bin differ / diff --git a/f/last b/f/last / --- a/f/last
+            / +++ b/f/last / @@ -1 +1 @@ / -a.py / \\ No newline at end of file / +run
+            / \\ No newline at end of file / diff --git a/f/run b/f/run / old mode 100644 / new mode 100755
+        diff --stat -> ~ f/a.py file, <size> -> <size> +2 -1 / ~ f/bin file, <size>
+            / ~ f/last link, <size> -> <size> +1 -1 / ~ f/run file, <size> -> executable, <size>
+            / ~4 modified
+        diff f/a.py --stat ? changes[0].[lines, details, patch] -> [{"added": 2, "removed": 1}, null, null]
+        diff f/a.py ? changes[0].[details[0].new, old.type] -> ["one\\n2\\nlake", "file"]
+        diff f/a.py ? starts_with(changes[0].patch, 'diff --git a/f/a.py b/f/a.py') -> true
+        diff f/run ? changes[0].details[0].[path, old, new] -> ["", "file", "executable"]
+        log --stat -n 1 -> <id> (HEAD -> main) more / <time> / ~ f/a.py file, <size> -> <size> +2 -1 / ...
+        log -p -n 1 -- f/a.py -> <id> (HEAD -> main) more / <time> / ~ f/a.py file, <size> -> <size>
+            / ~ text: / @@ -1,3 +1,3 @@ / one / -two / - / +2 / +lake
+        grep LAKE -> f/a.py : one\\n2\\nlake / 1 place in 10 keys
+        log -S lake -> <id> (HEAD -> main) more...
+        blame f/a.py -> <id> <time> change 1 one / <id> <time> more 2 2 / <id> <time> more 3 lake
+        bisect f/a.py "contains(value, 'two')" --good HEAD~1 -> ...bad <id> more...
+        show f/pic -o TMP/pic -> -
+        >>> assert Path(TMP, "pic").read_bytes() == PNG
+        show text -o - -> one / 2 / three
+        show plan -o - -> [1] vstate: 'plan' is a stores.Plan, which has no bytes to write...
+        show -o - -> [2] ...name its KEY.
+    """,
     "a line of an array begins with the path of its row or element": """
         >>> commit(store, rows=numpy.arange(600).reshape(20, 30), deep=numpy.arange(12).reshape(2, 2, 3))
         show rows -> numpy.ndarray: int64, 20 × 30, 0 to 599 / [0] 0 1 2 ... / [1] 30 31 ... / [19] 570 ...
@@ -148,7 +192,8 @@ SESSIONS = {
 @pytest.mark.parametrize("session", SESSIONS)
 def test_sessions(rows, frame, session):
     """Each session has the output that is written here."""
-    rows(SESSIONS[session], frame=frame, numpy=numpy, pandas=pandas, plant_pickle=plant_pickle)
+    names = {"File": File, "Path": Path, "PNG": PNG, "frame": frame, "plant_pickle": plant_pickle}
+    rows(SESSIONS[session], numpy=numpy, pandas=pandas, **names)
 
 
 @pytest.mark.parametrize(
@@ -283,6 +328,18 @@ def test_the_part_that_differs(vstate, store, old, new, lines):
 
 
 HARD = "e\u0301" * 30 + "日本語" * 20 + "👩‍👩‍👧" * 10 + "\x1b[31m" + "\u200b" * 10
+
+
+@pytest.mark.slow
+def test_a_terminal_gets_no_control_characters_of_a_patch(vstate, store, environment):
+    """A pipe gets the exact text, for git; a terminal gets escapes, and no line is cut."""
+    commit(store, **{"f/x": File(b"\ta\r\n")})
+    commit(store, **{"f/x": File(b"\ta\x1b[31m" + b"long" * 50 + b"\r\n")})
+    patch = vstate.run("diff").stdout_bytes.decode()
+    assert "+\ta\x1b[31mlong" in patch
+    terminal = environment(VSTATE_PAGER="cat", COLUMNS="", TERM="xterm", NO_COLOR="1")
+    (shown,) = outputs([({}, ["-s", str(store), "diff"])], terminal)
+    assert shown == patch.replace("\x1b", "\\x1b").replace("\r\n", "\\r\n")
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ import pytest
 from present import present
 from running import Fork
 
-from vstate import Disk, InvalidInput, Versioned
+from vstate import Disk, File, InvalidInput, Versioned
 from vstate.managers import FileBackend, RedisBackend, StateConfig, StateManager, readable_file
 
 
@@ -113,6 +113,7 @@ LONG = [{"role": "user", "content": f"message ü {n}"} for n in range(1000)]
         ({"$set": [1]}, {"$$set": [1]}),  # it only looks like a mark
         ("ü \ud800", "ü \ud800"),
         (LONG, LONG),
+        (File("ü\n".encode() * 60, "executable"), "ü\n" * 60),
         ({"items": set(range(5000))}, {"items": {"$set": list(range(5000))}}),
     ],
     ids=lambda value: str(value)[:20].encode("ascii", "replace").decode(),

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_stream import noise
 
-from vstate import Commit, Event, Memory, Versioned
+from vstate import Commit, Event, File, Memory, Versioned
 from vstate.objects import tree
 from vstate.objects.canonical import encode, plain
 from vstate.objects.commit import Signature
@@ -291,6 +291,9 @@ def test_cut_points_of_each_chunk_size(length: int, root: str, count: int, first
         ),
         ([1, "a"], "940191c40d80055d94284b018c016194652e0da46c697374"),
         ("\ud800", "940191c40980058c03eda080942e09a3737472"),
+        (File(b"abc"), "9404c40361626303a466696c65"),
+        (File(b"abc", "executable"), "9404c40361626303aa65786563757461626c65"),
+        (File(b"abc", "link"), "9404c40361626303a46c696e6b"),
         (2**64, "940191c40e80058a090000000000000000012e0ea3696e74"),
         (
             "y" * 20_000,

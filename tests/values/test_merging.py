@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from soak import SOAK
 
 from vstate.values.absent import ABSENT
+from vstate.values.file import File
 from vstate.values.merging import POLICIES, Overlap, Unmergeable, append_in_order, merge_lines
 from vstate.values.tokens import same
 
@@ -238,6 +239,24 @@ EXAMPLES: list[tuple[str, Any, Any, Any, Any]] = [
     ("text", LINES, LINES.rstrip(), LINES + "five\n", no("both sides changed line 4 of the base")),
     ("text", "1%\r2%\r3%\n", "0%\r2%\r3%\n", "1%\r2%\r4%\n", no()),
     ("text", ABSENT, "a", "b", no()),
+    ("text", File(b"a\nb\nc"), File(b"A\nb\nc"), File(b"a\nb\nC\n"), File(b"A\nb\nC\n")),
+    ("text", File(b"a\n"), File(b"a\n", "executable"), File(b"b\n"), File(b"b\n", "executable")),
+    ("text", File(b"a\n", "executable"), File(b"b\n", "executable"), File(b"a\n"), File(b"b\n")),
+    ("text", ABSENT, File(b""), File(b"a"), File(b"a")),
+    ("text", ABSENT, File(b"a"), File(b"a", "executable"), no("the sides added files of different kinds")),
+    ("text", File(b"a"), File(b"b"), File(b"c"), no("both sides changed line 1 of the base")),
+    ("text", File(b"a", "link"), File(b"b", "link"), File(b"c", "link"), no("text cannot merge a link")),
+    ("text", File(b"a"), File(b"b", "link"), File(b"a\nc"), no("text cannot merge a link")),
+    ("text", File(b"a"), File(b"b\0"), File(b"a\nb"), no("a file that is no text")),
+    ("text", File(b"\xff"), File(b"b"), File(b"c"), no("a file that is no text")),
+    ("text", File(b"\xff"), File(b"b"), File(b"\xff"), File(b"b")),
+    (
+        "text",
+        File(b"a\n"),
+        File(b"a\nb\n"),
+        "a\nc\n",
+        no("merge vstate.values.file.File with str"),
+    ),
     ("text", "a", b"b", b"c", no()),
 ]
 

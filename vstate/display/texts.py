@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from vstate.repo.compare.arrays import runs
+from vstate.repo.compare.patches import Range, near
 from vstate.values.alignment import Aligner, common_ends
 
 _CONTEXT: Final = 1  # equal lines around a change
@@ -74,7 +74,7 @@ def text_hunks(old: str, new: str) -> list[Hunk]:
     aligner = Aligner(_STEPS)
     hunks: list[Hunk] = []
     left = _MOST_LINES
-    for group in _near(aligner.changes(before, after)):
+    for group in near(aligner.changes(before, after), _CONTEXT):
         if left <= 0:
             hunks[-1] = replace(hunks[-1], lines=(*hunks[-1].lines, _left_out("more changes behind these")))
             break
@@ -84,21 +84,7 @@ def text_hunks(old: str, new: str) -> list[Hunk]:
     return hunks
 
 
-_Change = tuple[int, int, int, int]
-
-
-def _near(changes: Iterable[_Change]) -> list[list[_Change]]:
-    """The changes in groups whose lines around them touch."""
-    groups: list[list[_Change]] = []
-    for change in changes:
-        if groups and change[0] - groups[-1][-1][1] <= 2 * _CONTEXT:
-            groups[-1].append(change)
-        else:
-            groups.append([change])
-    return groups
-
-
-def _hunk(before: list[str], after: list[str], group: list[_Change], aligner: Aligner, most: int) -> Hunk:
+def _hunk(before: list[str], after: list[str], group: list[Range], aligner: Aligner, most: int) -> Hunk:
     start, stop = max(group[0][0] - _CONTEXT, 0), min(group[-1][1] + _CONTEXT, len(before))
     first, last = max(group[0][2] - _CONTEXT, 0), min(group[-1][3] + _CONTEXT, len(after))
     lines: list[LineChange] = []

@@ -20,7 +20,7 @@ from vstate.repo.repository import Repository
 from vstate.values.allow import Allow
 from vstate.values.budget import InertError
 from vstate.values.entry import Entry, Reader, decode_value
-from vstate.values.inspection import inspect_value
+from vstate.values.inspection import shown_value
 from vstate.values.plain import plain
 
 PATIENCE: Final = 10.0
@@ -106,7 +106,7 @@ def _as_json(entry: Entry, reader: Reader) -> object:
                 return value
         except (CannotLoad, TypeError, ValueError, RecursionError):
             pass
-        return plain(inspect_value(entry, reader, limit=LONGEST_OTHER))
+        return plain(shown_value(entry, reader, limit=LONGEST_OTHER))
     except (InertError, InvalidInput) as error:
         return {"$type": entry.type, "$size": entry.size, "$not_shown": str(error)}
 

@@ -73,7 +73,7 @@ from vstate.values.entry import (
     encode_value,
     parse_entry,
 )
-from vstate.values.inspection import inspect_value
+from vstate.values.inspection import shown_value
 
 FORMAT = 1
 """The format that this version reads and writes."""
@@ -334,8 +334,8 @@ class Core(Uncopied):
         return encode_value(value)
 
     def inspect(self, key: str, data: bytes, reader: Reader | None = None) -> object:
-        """The value of an entry as plain data and records; runs no stored code."""
-        return inspect_value(self.parse_entry(key, data), reader or self.objects)
+        """The value of an entry as plain data and records, a File as text or bytes; runs no stored code."""
+        return shown_value(self.parse_entry(key, data), reader or self.objects)
 
     def diff(self, old: ObjectId | None, new: ObjectId | None, of: Collection[Commit] = ()) -> Diff:
         """The keys in which two trees differ. `old` and `new` of a change unpickle; `details` does not.

@@ -15,7 +15,7 @@ from vstate.repo.repository import Repository
 from vstate.state.base import ReadableState, missing
 from vstate.state.slots import KEEP_BYTES, KEEP_BYTES_EACH
 from vstate.values.entry import decode_value
-from vstate.values.inspection import describe
+from vstate.values.inspection import describe, inspect_value
 
 _T = TypeVar("_T")
 
@@ -85,7 +85,7 @@ class Snapshot(ReadableState):
             data = tree.lookup(self._repo.objects.node, self._commit.root, check_state_key(key))
             if data is None:
                 raise missing(key)
-            return self._repo.inspect(key, data)
+            return inspect_value(self._repo.parse_entry(key, data), self._repo.objects)
 
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, str):

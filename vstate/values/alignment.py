@@ -7,6 +7,7 @@ aligned first, as patience diff does.
 
 from __future__ import annotations
 
+import io
 from array import array
 from bisect import bisect_left
 from collections.abc import Hashable, Iterator, Sequence
@@ -117,6 +118,12 @@ def _positions(items: Sequence[Hashable], others: Sequence[Hashable]) -> list[in
     """The positions of the items that the others have too."""
     known = set(others)
     return [at for at, item in enumerate(items) if item in known]
+
+
+def split_lines(text: str) -> list[str]:
+    """The lines of a text with their ends. Only "\\n" ends a line; the last one may have no end."""
+    # str.splitlines would also split at form feeds and other characters that editors show inside a line.
+    return list(io.StringIO(text, newline="\n"))
 
 
 def common_ends(old: Sequence[Hashable], new: Sequence[Hashable]) -> Pair:

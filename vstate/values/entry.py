@@ -1,7 +1,8 @@
 """Entry: the bytes that a tree stores for one key, and how a value becomes an entry.
 
 An entry is `[ATOM, value]` for an atom, or else `[codec, payload, size, type]`. The payload of PICKLE is a
-list of parts: the pickle, then its buffers. The payload of BYTES and TEXT is one part. A small part is bytes
+list of parts: the pickle, then its buffers. The payload of BYTES, TEXT and FILE is one part; the type of a
+FILE is its kind. A small part is bytes
 in the entry; a longer one is a link `[id, length]` to a blob or a stream. `size` is in bytes, over all parts.
 The entry of a key that expires has one element more: see `vstate.objects.expiry`.
 """
@@ -22,13 +23,14 @@ from vstate.objects.ids import BLOB, ID_BYTES, Link, NewObjects, ObjectId
 from vstate.objects.stream import BLOB_BYTES, Chunks, is_single, join, read_chunks, split
 from vstate.values.allow import Allow, loads_allowed
 from vstate.values.definitions import Definition
+from vstate.values.file import KINDS, File
 from vstate.values.loading import load_any
 from vstate.values.opcodes import EMPTY_SET, FROZENSET, frameless, may_hold
 from vstate.values.pickle_errors import own_error
 from vstate.values.pickling import Check, pickled, plain_pickle
 
-ATOM, PICKLE, BYTES, TEXT = range(4)
-_WITH_PARTS = (PICKLE, BYTES, TEXT)
+ATOM, PICKLE, BYTES, TEXT, FILE = range(5)
+_WITH_PARTS = (PICKLE, BYTES, TEXT, FILE)
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 
 ATOM_BYTES = 100
@@ -142,6 +144,8 @@ class Entry(NamedTuple):
             raise ValueError(f"not an entry: {error}") from error
         if codec not in _WITH_PARTS or not parts or type(name) is not str:
             raise ValueError("a malformed entry")
+        if codec == FILE and name not in KINDS:
+            raise ValueError(f"a file of an unknown kind, {name!r}")
         if type(size) is not int or size != total:
             raise ValueError("the sizes of an entry's parts do not add up")
         return cls(codec, tuple(parts), size, name, None, expiry, raw)
@@ -250,6 +254,8 @@ def encode_unchecked(
         if len(data) <= ATOM_BYTES:
             return _atom(value)
         return _encode_parts(TEXT, [data], "str", previous)
+    if kind is File:
+        return _encode_parts(FILE, [value.data], value.kind, previous)
     return _encode_pickle(value, previous, dump)
 
 
@@ -382,6 +388,8 @@ def decode_value(
             return Decoded(str(data, "utf-8"), chunks, size)
         except UnicodeDecodeError as error:
             raise ValueError(f"a text entry is not UTF-8: {error}") from error
+    if codec == FILE and isinstance(entry, Entry):
+        return Decoded(File(bytes(data), entry.type), chunks, size)
     return Decoded(bytes(data), chunks, size)
 
 
@@ -419,8 +427,12 @@ def read_parts(
     return parts, tuple(chunks)
 
 
-def read_range(part: Link, reader: Reader, start: int, stop: int) -> bytes:
-    """The bytes [start, stop) of a long part, from the chunks that hold them. Raises CorruptObject."""
+def read_range(part: Part, reader: Reader, start: int, stop: int) -> bytes:
+    """The bytes [start, stop) of a part, from the chunks that hold them. Raises CorruptObject."""
+    if isinstance(part, bytes):
+        return part[start:stop]
+    if is_single(part):
+        return _read_blob(reader, part.id, part.length)[start:stop]
     try:
         cut = read_chunks(reader.indexes, part)
         ends = [*accumulate(cut.lengths)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from vstate.errors import InvalidInput
 from vstate.values.budget import Limits
-from vstate.values.entry import ATOM, PICKLE, TEXT, Entry, Reader, read_parts
+from vstate.values.entry import ATOM, FILE, PICKLE, TEXT, Entry, Reader, read_parts
+from vstate.values.file import File
 
 _WIDEST_TEXT = 80 * 1024 * 1024
 _NARROW = bytes(range(0xC4))  # bytes of UTF-8 that occur only in characters below U+0100
@@ -37,7 +38,23 @@ def inspect_value(entry: Entry, reader: Reader, *, limit: int = INSPECT_BYTES) -
         return inert.read(data, parts, limits=Limits(bytes=left))
     if entry.codec == TEXT:
         return _text(parts[0], max(limit, _WIDEST_TEXT))
+    if entry.codec == FILE:
+        return File(bytes(parts[0]), entry.type)
     return bytes(parts[0])
+
+
+def shown_value(entry: Entry, reader: Reader, *, limit: int = INSPECT_BYTES) -> object:
+    """As `inspect_value`, but a File is its text, or its bytes if it is no text.
+
+    So every surface shows a file as it shows a text or bytes. The type of the entry tells the kind of file.
+    """
+    value = inspect_value(entry, reader, limit=limit)
+    if not isinstance(value, File):
+        return value
+    try:
+        return value.data if b"\0" in value.data else _text(value.data, max(limit, _WIDEST_TEXT))
+    except InvalidInput:
+        return value.data
 
 
 def named_in(entry: Entry, reader: Reader) -> dict[str, bytes]:
@@ -70,9 +87,16 @@ def _text(data: bytes | bytearray, widest: int) -> str:
         raise InvalidInput(f"this text is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
+def type_text(entry: Entry) -> str:
+    """The type of an entry's value, for people; of a short link, with its target: `link -> v2.csv`."""
+    if entry.codec == FILE and entry.type == "link" and isinstance(entry.parts[0], bytes):
+        return f"link -> {entry.parts[0].decode(errors='replace')}"
+    return entry.type
+
+
 def describe(entry: Entry) -> str:
     """The type and size of an entry's value, for people: `list, 4.1 kB`; and its expiry, if it has one."""
-    text = f"{entry.type}, {size_text(entry.size)}"
+    text = f"{type_text(entry)}, {size_text(entry.size)}"
     return text if entry.expiry is None else f"{text}, expires {entry.expiry}"
 
 

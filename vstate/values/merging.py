@@ -5,7 +5,6 @@ from __future__ import annotations
 import cmath
 import functools
 import heapq
-import io
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow, localcontext
@@ -16,9 +15,10 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from vstate.values.absent import ABSENT, Unmergeable
-from vstate.values.alignment import Aligner
+from vstate.values.alignment import Aligner, split_lines
 from vstate.values.deep import DICTS, is_one_of, merge_by_path
 from vstate.values.entry import type_name
+from vstate.values.file import File
 from vstate.values.tokens import CLASH, Tokens, same
 
 Policy = Callable[[Any, Any, Any], Any]
@@ -265,12 +265,32 @@ def _joined(kind: Callable[..., Any], parts: Sequence[Any]) -> Any:
 
 @_policy
 def _text(base: Any, ours: Any, theirs: Any) -> Any:
-    """Text, merged by lines, as diff3 does it: see `merge_lines`."""
-    _common_type("text", (str,), base, ours, theirs)
-    merged = merge_lines("" if base is ABSENT else base, ours, theirs)
+    """Text, merged by lines, as diff3 does it: see `merge_lines`. A File is its text, with a kind."""
+    if _common_type("text", (str, File), base, ours, theirs) is File:
+        return _file(base, ours, theirs)
+    return _lines("" if base is ABSENT else base, ours, theirs)
+
+
+def _lines(base: str, ours: str, theirs: str) -> str:
+    merged = merge_lines(base, ours, theirs)
     if isinstance(merged, Overlap):
         raise Unmergeable(str(merged))
     return merged
+
+
+def _file(base: Any, ours: File, theirs: File) -> File:
+    """A file of text, merged by lines, of the kind that one side gave it."""
+    if base is ABSENT:
+        if ours.kind != theirs.kind:
+            raise Unmergeable("the sides added files of different kinds")
+        base = File(b"", ours.kind)
+    old, mine, other = (side.text() for side in (base, ours, theirs))
+    if "link" in (base.kind, ours.kind, theirs.kind):
+        raise Unmergeable("text cannot merge a link")
+    if old is None or mine is None or other is None:
+        raise Unmergeable("text cannot merge a file that is no text of UTF-8")
+    kind = theirs.kind if ours.kind == base.kind else ours.kind
+    return File(_lines(old, mine, other).encode(), kind)
 
 
 class Overlap(NamedTuple):
@@ -306,13 +326,13 @@ def merge_lines(base: str, ours: str, theirs: str) -> str | Overlap:
     "\\r\\n" and a last line without an end stay unchanged. The work is bounded: where too many lines
     differ, a range of lines counts as one change. That may make an overlap, never a wrong line.
     """
-    old = _split(base)
+    old = split_lines(base)
     mine, other = (
         [
             _Change(start, stop, side[first:last])
             for start, stop, first, last in Aligner(_MOST_STEPS).changes(old, side)
         ]
-        for side in (_split(ours), _split(theirs))
+        for side in (split_lines(ours), split_lines(theirs))
     )
     merged: list[str] = []
     done = i = j = 0
@@ -334,11 +354,6 @@ def merge_lines(base: str, ours: str, theirs: str) -> str | Overlap:
         merged += old[done:start] + changed
         done = stop
     return "".join(merged + old[done:])
-
-
-def _split(text: str) -> list[str]:
-    # str.splitlines would also split at form feeds and other characters that editors show inside a line.
-    return list(io.StringIO(text, newline="\n"))
 
 
 def _applied(base: Sequence[str], start: int, stop: int, changes: Sequence[_Change]) -> list[str]:

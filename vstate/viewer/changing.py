@@ -23,7 +23,9 @@ from vstate.repo.repository import Repository
 from vstate.repo.rules.policies import NAMES, OURS, THEIRS
 from vstate.repo.writing import BranchChanges
 from vstate.values.budget import InertError
-from vstate.values.inspection import inspect_value
+from vstate.values.entry import FILE
+from vstate.values.file import File
+from vstate.values.inspection import shown_value
 from vstate.viewer.comparing import change_page, key_changes
 from vstate.viewer.editing import edited
 from vstate.viewer.parts import part_document, texts_apart
@@ -280,12 +282,16 @@ class Changing:
         )
         if repo.refs.read(HEADS + branch) is not None:
             raise taken
-        value = inspect_value(repo.parse_entry(key, data), repo.objects)
-        new = edited(value, path, body.text("type"), body.value("value"))
+        entry = repo.parse_entry(key, data)
+        is_file = entry.codec == FILE
+        value = shown_value(entry, repo.objects)
+        new = edited(value, path, "str" if is_file else body.text("type"), body.value("value"))
         if Fingerprints().of(new) == Fingerprints().of(value):
             return self._moved(repo, body, branch, base, None)
         where = f"{key} {path}".strip()
         left = {} if due is None else {key: (due.at - now()) / 1_000_000}
+        if is_file:
+            new = File(str(new).encode(errors="replace"), entry.type)
         change = BranchChanges(
             branch, set={key: new}, expire=left, base=base, message=storable(f"Edit {where[:200]}")
         )

@@ -10,16 +10,16 @@ from typing import Any, Final, Literal
 from vstate.display.chats import ChatView, message_text
 from vstate.display.documents import change_document
 from vstate.display.texts import bytes_changes, text_hunks
-from vstate.display.views import view_of
+from vstate.display.views import media_of, view_of
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
-from vstate.repo.compare.details import Detail, details
+from vstate.repo.compare.details import Detail, details, kind_change
 from vstate.repo.compare.diff import counts_by_kind
 from vstate.repo.repository import Repository
 from vstate.values.budget import InertError
 from vstate.viewer.parts import part_document
-from vstate.viewer.values import Values
+from vstate.viewer.values import Values, is_picture
 
 _MOST_CHANGES: Final = 100_000  # keys
 _MOST_DETAILS: Final = 500  # inside one key
@@ -66,7 +66,8 @@ def key_changes(
     whole = before if kind == "removed" else after
     is_chat = isinstance(view_of(whole), ChatView)
     if kind == "modified":
-        found = details(before, after, limit=limit + 1)
+        entries = [repo.parse_entry(key, data) for data in sides if data is not None]
+        found = [*kind_change(*entries), *details(before, after, limit=limit + 1)]
     elif is_chat and isinstance(whole, list | tuple):  # message by message
         empty: list[object] = []
         sides_of = (empty, [*whole]) if kind == "added" else ([*whole], empty)
@@ -96,6 +97,9 @@ def _document(detail: Detail, *, is_compared: bool, is_chat: bool) -> dict[str, 
         document["hunks"] = [asdict(hunk) for hunk in text_hunks(old, new)]
     elif is_compared and isinstance(old, bytes | bytearray) and isinstance(new, bytes | bytearray):
         document["bytes"] = [asdict(change) for change in bytes_changes(bytes(old), bytes(new))]
+    sides = [side for side in (old, new) if isinstance(side, bytes)]
+    if any(is_picture(media_of(side[:12]), len(side)) for side in sides):
+        document["pictures"] = True
     return document
 
 

@@ -18,7 +18,6 @@ from vstate.display.views import BytesView, document, media_of, view_of
 from vstate.errors import InvalidInput, KeyNotFound, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
-from vstate.objects.ids import Link
 from vstate.recent import Recent
 from vstate.repo.compare.details import details
 from vstate.repo.compare.paths import part_at
@@ -26,8 +25,9 @@ from vstate.repo.compare.steps import step_of
 from vstate.repo.repository import Repository
 from vstate.values.arrays import Array
 from vstate.values.budget import InertError
-from vstate.values.entry import BYTES, TEXT, Entry, read_range
-from vstate.values.inspection import inspect_value, size_text
+from vstate.values.entry import BYTES, FILE, TEXT, Entry, Part, read_range
+from vstate.values.file import File
+from vstate.values.inspection import shown_value, size_text
 from vstate.values.tables import table_of
 from vstate.viewer.parts import Marks, part_document, part_documents
 
@@ -39,6 +39,7 @@ _MARKED_BYTES: Final = 16 * 2**20  # of a value whose changes are marked
 _CONTINUATION: Final = bytes(range(0x80, 0xC0))  # in UTF-8
 _CUT_CHARACTER: Final = re.compile(rb"[\xc0-\xff][\x80-\xbf]{0,3}\Z")
 _RANGED_BYTES: Final = _MARKED_BYTES  # of a text, or bytes, of which only a page is read
+_LOOKED_AT: Final = 8000  # bytes of a file
 _CHARACTERS: Final = 1000  # of a text, for each item of a page
 _ROW_BYTES: Final = 16
 _MOST_LABELS: Final = 200_000  # of rows among which changed cells are found
@@ -72,7 +73,7 @@ class Values:
         if (found := self._kept.get(name)) is not None:
             return found[0]
         entry = self._repo.parse_entry(key, data)
-        value = inspect_value(entry, self._repo.objects, limit=_LARGEST)
+        value = shown_value(entry, self._repo.objects, limit=_LARGEST)
         self._kept[name] = value, entry.size
         return value
 
@@ -94,12 +95,13 @@ class Values:
         found = names | entry_document(entry)
         try:
             marks = self._marks(commit, key, data, before)
-            if not path and entry.size > _RANGED_BYTES and entry.codec in (BYTES, TEXT):
+            if not path and entry.size > _RANGED_BYTES and entry.codec in (BYTES, TEXT, FILE):
                 described = self._range(entry, marks, first, limit)
             else:
                 described = _described(self.part(commit, key, path), path, marks, first, limit)
             described["view"]["note"] = described["view"].get("note") or marks.note
-            return found | described
+            # Of a file, the type is its kind: the value is shown as a text or bytes.
+            return found | described | ({"type": entry.type} if entry.codec == FILE else {})
         except (InertError, InvalidInput) as error:
             found["error"], found["kind"] = str(error), "unreadable"
             return found | {"view": None, "parts": [], "next": None}
@@ -107,8 +109,7 @@ class Values:
     def _range(self, entry: Entry, marks: Marks, first: int, limit: int) -> dict[str, Any]:
         """A page of a long text or of many bytes; no more is read. `first` counts bytes of a text."""
         (part,) = entry.parts
-        assert isinstance(part, Link)
-        is_text = entry.codec == TEXT
+        is_text = entry.codec == TEXT or (entry.codec == FILE and self._begins_as_text(part))
         unit, steps = (1, limit * _CHARACTERS) if is_text else (_ROW_BYTES, limit)
         start = min(first * unit, entry.size)
         stop = min(start + steps * unit, entry.size)
@@ -121,6 +122,11 @@ class Values:
         found["view"] |= {"first": first, "next": following, "size": entry.size}
         found["view"] |= {"characters": None, "lines": None} if is_text else {"picture": False}
         return found | {"first": first}
+
+    def _begins_as_text(self, part: Part) -> bool:
+        """Whether a long file is shown as a text: its beginning is one, as far as git looks."""
+        start = _CUT_CHARACTER.sub(b"", read_range(part, self._repo.objects, 0, _LOOKED_AT))
+        return File(start).text() is not None
 
     def _marks(self, commit: Commit, key: str, data: bytes, before: Commit | None) -> Marks:
         old = None if before is None else tree.lookup(self._repo.objects.node, before.root, key)
@@ -150,9 +156,14 @@ class Values:
         elif isinstance(value, bytes | bytearray | memoryview):
             data = bytes(value)
         media = media_of(data[:12])
-        if media not in _PICTURES or len(data) > _LARGEST_PICTURE:
+        if not is_picture(media, len(data)):
             raise NotFound(f"the value of {key!r} is no picture that is shown", name=key)
         return media, data
+
+
+def is_picture(media: str, size: int) -> bool:
+    """Whether so many bytes of this media type are shown as a picture."""
+    return media in _PICTURES and size <= _LARGEST_PICTURE
 
 
 def _version(data: bytes) -> str:
@@ -200,7 +211,7 @@ def _view(value: object, path: str, marks: Marks, first: int, limit: int) -> dic
             "kind": "bytes",
             "size": raw.nbytes,
             "media": view.media if isinstance(view, BytesView) else media,
-            "picture": media in _PICTURES and raw.nbytes <= _LARGEST_PICTURE,
+            "picture": is_picture(media, raw.nbytes),
             "data": base64.b64encode(page).decode(),
             "first": first,
             "next": _following(first, limit, -(-raw.nbytes // _ROW_BYTES)),

@@ -32,11 +32,12 @@ _MOST_DETAILS_OF_ONE_KEY = 1000
         "vstate diff HEAD~5 --stat",
         "vstate diff main what-if plan",
         "vstate diff v1 HEAD df price",
+        "vstate diff v1 HEAD | git apply",
     ],
     json="{old, new, changes: [{key, kind, old, new, details: [{path, kind, old, new, note}]}]}. The "
     "outer old and new are ids of commits, old null before the first commit; those of a change are {type, "
-    "size} with the size in bytes, or null. With --stat, details is absent; if a value cannot be read, "
-    "error stands in its place.",
+    "size} with the size in bytes, or null. A File has lines, {added, removed}, and its patch as a text. "
+    "With --stat, details and patch are absent; if a value cannot be read, error stands in their place.",
 )
 @click.argument("args", nargs=-1, metavar="[A] [B] [KEY]... [PATH]", type=REV_OR_KEY)
 @click.option(
@@ -46,7 +47,11 @@ _MOST_DETAILS_OF_ONE_KEY = 1000
     type=KEY,
     help="Show only the change of this key. May be given several times.",
 )
-@click.option("--stat", is_flag=True, help="Show only the keys with types and sizes, and the counts.")
+@click.option(
+    "--stat",
+    is_flag=True,
+    help="Show only the keys with types and sizes, the lines of Files, and the counts.",
+)
 def diff(session: Session, args: tuple[str, ...], named: tuple[str, ...], stat: bool) -> None:
     """Show the changes from revision A to revision B; with KEY, only those of these keys.
 
@@ -58,6 +63,9 @@ def diff(session: Session, args: tuple[str, ...], named: tuple[str, ...], stat: 
 
     A text is compared by line and word, bytes by offset, an array by ranges of elements, and a frame of
     pandas or pyarrow by column and row: price[3] is the cell of the column price in the row labelled 3.
+
+    The change of a File is a patch in the form of git. In a file or a pipe it is exact: `git apply` takes it,
+    and passes over the changes of other keys. Of a file that is no UTF-8 text, it only says that it differs.
     """
     revisions, wanted = _sort(session, args)
     wanted += named
@@ -77,7 +85,7 @@ def diff(session: Session, args: tuple[str, ...], named: tuple[str, ...], stat: 
         return
     limit = _MOST_DETAILS if len(wanted) != 1 else _MOST_DETAILS_OF_ONE_KEY
     limit, width = (0, changes.name_width(keys)) if stat else (limit, 0)
-    out.lines(changes.diff_lines(found, out, keys, limit=limit, path=path, width=width))
+    out.lines(changes.diff_lines(found, out, keys, limit=limit, path=path, width=width, patches=not path))
     if stat and len(keys) == len(found):
         out.line((found.stat(), "dim"))
 

@@ -16,7 +16,7 @@ from vstate.objects.commit import Commit
 from vstate.plural import counted
 from vstate.repo.search.texts import find_text
 from vstate.values.entry import Entry
-from vstate.values.inspection import size_text
+from vstate.values.inspection import size_text, type_text
 from vstate_cli.output import Document, Line, padded, safe
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import KEY, REV, REV_OR_KEY, Count
@@ -88,7 +88,7 @@ def _lines(entries: Iterator[tuple[str, Entry | None]]) -> Iterator[Line]:
 
 def _long_lines(entries: Iterator[tuple[str, Entry | None]]) -> Iterator[Line]:
     while batch := list(islice(entries, _ALIGNED)):
-        types = ["?" if entry is None else safe(entry.type) for _, entry in batch]
+        types = ["?" if entry is None else safe(type_text(entry)) for _, entry in batch]
         width = min(max(map(cell_len, types)), _WIDEST_TYPE)
         for (key, entry), kind in zip(batch, types, strict=True):
             size = "?" if entry is None else size_text(entry.size)

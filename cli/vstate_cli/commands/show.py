@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import chain, islice
+from pathlib import Path
 
 import click
 
 from vstate.display import documents
 from vstate.display.chats import chat_view, in_brief
-from vstate.errors import KeyNotFound, NotFound, StorageError
+from vstate.errors import InvalidInput, KeyNotFound, NotFound, StorageError
 from vstate.objects.commit import Commit
 from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
 from vstate.repo.compare.paths import part_at
-from vstate.values.entry import Entry
+from vstate.values.entry import FILE, PICKLE, Entry
+from vstate.values.file import File
 from vstate.values.inspection import describe
 from vstate.values.plain import plain
 from vstate_cli import changes, commits, values
@@ -40,6 +43,7 @@ _MOST_ITEMS = 2_000_000  # numbers and texts in the lists and arrays of a value 
         "vstate show v1 plan",
         "vstate show messages '[3].content'",
         "vstate show plan --json",
+        "vstate show HEAD~1 files/logo.png -o logo.png",
     ],
     json="for a commit, {id, parents, tree, time, message, info, refs, events: [{kind, time, namespace, "
     "data}], changes: [{key, kind, old, new}]}; old and new are {type, size} with the size in bytes, or "
@@ -56,7 +60,10 @@ _MOST_ITEMS = 2_000_000  # numbers and texts in the lists and arrays of a value 
     help="With --json, write at most N parts of the value. Default: 100,000, and 2,000,000 numbers and texts "
     'in lists and arrays. {"$more": n}, or omitted for an array, counts the parts left out.',
 )
-def show(session: Session, words: tuple[str, ...], limit: int | None) -> None:
+@click.option(
+    "-o", "--output", metavar="FILE", help="Write the bytes of a File, a text or bytes; - for a pipe."
+)
+def show(session: Session, words: tuple[str, ...], limit: int | None, output: str | None) -> None:
     """Show a commit, or the value of a key.
 
     Show the commit REV (default: HEAD) with its events and changes, and with its state on the branch of an
@@ -66,13 +73,16 @@ def show(session: Session, words: tuple[str, ...], limit: int | None) -> None:
     A KEY that has keys below it, such as the name of a Conversation, shows these keys.
 
     A frame of pandas or pyarrow is a table, an array has its dtype, shape and range, and a list of messages
-    is a conversation. Their parts have paths, such as price[3] for a cell.
+    is a conversation. Their parts have paths, such as price[3] for a cell. A File is its text or bytes; a
+    terminal also shows its kind, and the target of a link.
     """
     commit, key, path = session.place(words)
-    if key is None:
-        _show_commit(session, commit)
+    if key is not None:
+        _show_value(session, commit, key, path, limit, output)
+    elif output is not None:
+        raise click.UsageError("-o writes the bytes of a value: name its KEY.")
     else:
-        _show_value(session, commit, key, path, limit)
+        _show_commit(session, commit)
 
 
 def _show_commit(session: Session, commit: Commit) -> None:
@@ -183,7 +193,9 @@ def _value_document(read: tuple[object, str | None], nodes: int | None) -> Docum
     return {"value": shown, **({} if reason is None else {"error": reason})}
 
 
-def _show_value(session: Session, commit: Commit, key: str, path: str | None, limit: int | None) -> None:
+def _show_value(
+    session: Session, commit: Commit, key: str, path: str | None, limit: int | None, output: str | None
+) -> None:
     out, repo = session.out, session.repo
     entry = repo.entry(commit.root, key)
     below = session.keys_below(commit, key, _MOST_BELOW) if entry is None and path is None else []
@@ -193,6 +205,11 @@ def _show_value(session: Session, commit: Commit, key: str, path: str | None, li
     if entry is None:
         similar = session.similar_keys(commit, key)
         raise NotFound(f"{KeyNotFound(key)} at {commit.short}", name=key, candidates=similar)
+    if output is not None:
+        if path is not None:
+            raise click.UsageError("-o writes a whole value: leave PATH out.")
+        _write(session, key, entry, output)
+        return
     value, reason = _read(session, key, entry)
     if path is not None and reason is None:
         value = part_at(value, path)
@@ -206,4 +223,21 @@ def _show_value(session: Session, commit: Commit, key: str, path: str | None, li
     if reason is not None:
         out.line((f"({safe(reason)})", "yellow"))
         return
-    values.write_value(value, out)
+    if entry.codec == FILE and isinstance(value, str):
+        out.text(value)
+    else:
+        values.write_value(value, out)
+
+
+def _write(session: Session, key: str, entry: Entry, output: str) -> None:
+    """Write the bytes of a File, a text or bytes to a file, or to standard output."""
+    value = None if entry.codec == PICKLE else session.repo.load(key, entry.raw).value
+    data = value.data if isinstance(value, File) else value.encode() if isinstance(value, str) else value
+    if not isinstance(data, bytes):
+        raise InvalidInput(f"{key!r} is a {entry.type}, which has no bytes to write; --json shows its data")
+    if output != "-":
+        Path(output).write_bytes(data)
+    elif session.out.is_terminal:
+        raise click.UsageError("A terminal cannot show bytes: name a FILE, or redirect the output.")
+    else:
+        sys.stdout.buffer.write(data)

@@ -14,6 +14,7 @@ from vstate.repo.compare.steps import brief, member_step, step_of
 from vstate.repo.compare.tables import TableComparison
 from vstate.values.alignment import common_ends
 from vstate.values.arrays import Array
+from vstate.values.entry import FILE, Entry
 from vstate.values.instance import Global, Instance
 from vstate.values.tables import Table, is_table, table_of
 
@@ -65,6 +66,13 @@ def details(old: object, new: object, *, limit: int = 1000) -> list[Detail]:
     The work is bounded: if two values are too large, the rest of them is one modification.
     """
     return list(islice(_Comparison().run(old, new), check_limit(limit)))
+
+
+def kind_change(old: Entry, new: Entry) -> list[Detail]:
+    """The change of the kind of a File, which its text or bytes do not show."""
+    if not old.codec == new.codec == FILE or old.type == new.type:
+        return []
+    return [Detail("", "modified", old.type, new.type, "the kind of the file")]
 
 
 class _Path:

@@ -10,11 +10,12 @@ from vstate.arguments import check_limit
 from vstate.errors import KeyNotFound, NotFound
 from vstate.objects.tree import KeyChange
 from vstate.plural import counted
-from vstate.values.entry import Entry
+from vstate.values.entry import FILE, Entry
 from vstate.values.inspection import describe
 
 if TYPE_CHECKING:
     from vstate.repo.compare.details import Detail
+    from vstate.repo.compare.patches import Patch
 
 ChangeKind = Literal["added", "removed", "modified"]
 
@@ -119,7 +120,7 @@ class Diff(Mapping[str, Change]):
         neither value has the part, or if gc has removed a commit that was compared.
         """
         # Late, for a quick `import vstate`.
-        from vstate.repo.compare.details import Detail, details
+        from vstate.repo.compare.details import Detail, details, kind_change
         from vstate.repo.compare.paths import part_at
 
         check_limit(limit)
@@ -143,7 +144,26 @@ class Diff(Mapping[str, Change]):
         if new is _ABSENT:
             return [Detail(path, "removed", old, None)]
         found = details(old, new, limit=limit)
-        return [replace(each, path=_joined(path, each.path)) for each in found] if path else found
+        if not path:
+            entries = [Entry.decode(data) for data in (change.old, change.new) if data is not None]
+            return [*kind_change(*entries), *found][:limit]
+        return [replace(each, path=_joined(path, each.path)) for each in found]
+
+    def patch(self, key: str) -> Patch | None:
+        """The change of a File in the form of git: its text, and the numbers of lines; None for other values.
+
+        A text is compared by line, and `git apply` takes the result. Raises InvalidInput for a file of more
+        than 64 MB.
+        """
+        from vstate.repo.compare.patches import Side, file_patch  # late, as above
+
+        change, sides = self._entries.get(key), list[Side | None]()
+        for data in () if change is None else (change.old, change.new):
+            entry = None if data is None else Entry.decode(data)
+            if entry is not None and entry.codec != FILE:
+                return None
+            sides.append(None if data is None or entry is None else (self._inspect(key, data), entry.type))
+        return file_patch(key, *sides) if sides else None
 
     def stat(self) -> str:
         """The counts as text, without zeros: `+1 added ~2 modified`."""

@@ -36,6 +36,9 @@ _MOVES_OR_TIME = re.compile(r"(?P<name>.*?)@\{(?P<where>.*)\}", re.DOTALL)
 _MAX_STEPS = 10**9
 _KINDS = {HEADS: "a branch", TAGS: "a tag", REMOTES: "a branch of a remote"}
 
+REV_AND_KEY = re.compile(r"((?:@\{[^}]*\}|[^:@]|@(?!\{))*):(.*)", re.DOTALL)
+"""`REV:KEY`. A time in braces may have colons."""
+
 _TO = re.compile(r"(?:(?:checkout|switch): to|clone: on) (.+)")
 _RENAMED = re.compile(r"branch: renamed to (.+)")
 

@@ -70,7 +70,7 @@ function valueOf(type, text) {
 }
 
 function EditForm({ answer, rev, name, path = "", refs, onInput, onBody }) {
-  const { type } = answer;
+  const type = answer.view?.kind === "text" ? "str" : answer.type; // a file is edited as its text
   const whole = answer.view?.kind === "text" ? answer.view.text : answer.text;
   const taken = new Set((refs?.branches ?? []).map((found) => found.name));
   const [text, setText] = useState(whole);
@@ -149,7 +149,7 @@ export function Actions({ rev, place, store, refs }) {
       ["undo", `Undo on ${branch}`, "/undo", () => start("undo", { ...moves })],
       ["redo", `Redo on ${branch}`, "/redo", () => start("redo", { ...moves })],
     ] : []),
-    ...(open === "edit" && place.key === about.name && place.path === about.path || (EDITED.includes(data?.type) && !loading) ? [["edit", "Edit this value", "/edit", () => start("edit")]] : []),
+    ...(open === "edit" && place.key === about.name && place.path === about.path || ((EDITED.includes(data?.type) || data?.view?.kind === "text") && !loading) ? [["edit", "Edit this value", "/edit", () => start("edit")]] : []),
   ];
   const chosen = all.find(([id]) => id === open);
   const forget = () => setBody(null);

@@ -1,5 +1,6 @@
 // What differs between two commits: by key, and inside a key by path.
 import { get, grouped, named, shown, sizeText, typeText, useAnswer } from "./api.js";
+import { Picture } from "./bytes.js";
 import { Sign } from "./keys.js";
 import { hrefOf } from "./place.js";
 import { html, useState } from "./preact.js";
@@ -53,13 +54,21 @@ function Bytes({ changes }) {
     <div class="line is-removed"><span class="line-sign">-</span>${change.old}</div><div class="line is-added"><span class="line-sign">+</span>${change.new}</div>`)}</div>`;
 }
 
-function Detail({ detail, isBeside, name }) {
+/** The pictures of both sides, beside each other. */
+function Pictures({ detail, answer, name }) {
+  const picture = (side) => detail[side] && html`<${Picture} key=${answer[side]} rev=${answer[side]} name=${name} path=${detail.path} />`;
+  return html`<div class="sides is-beside">${picture("old")}${picture("new")}</div>`;
+}
+
+function Detail({ detail, isBeside, name, answer }) {
   const path = detail.path;
   const label = shown(path) || (detail.hunks ? "text" : "value");
   const where = html`<${Sign} change=${detail.kind} />${name === undefined ? html`<span class="detail-path mono">${label}</span>` : html`<a class="detail-path mono" href=${hrefOf({ key: name, path, tab: "" })}>${label}</a>`}${detail.note && html`<span class="is-dim"> ${shown(detail.note)}</span>`}`;
   const side = (part, kind) => part && html`<span class=${`side is-${kind} mono`}><span class="sr">${kind === "removed" ? "before: " : "after: "}</span>${part.kind === "text" ? `"${shown(part.text)}"` : shown(part.text)}</span>`;
   const body = detail.hunks
     ? html`<${isBeside ? Beside : Unified} hunks=${detail.hunks} />`
+    : detail.pictures && answer.new
+      ? html`<${Pictures} detail=${detail} answer=${answer} name=${name} />`
     : detail.bytes
       ? html`<${Bytes} changes=${detail.bytes} />`
       : html`<div class=${isBeside ? "sides is-beside" : "sides"}>${side(detail.old, "removed")}${side(detail.new, "added")}</div>`;
@@ -70,7 +79,7 @@ function Detail({ detail, isBeside, name }) {
 export function Details({ answer, name, isBeside }) {
   if (answer.error) return html`<p class="note">${shown(answer.error)}</p>`;
   return html`<ul class="details">
-    ${answer.details.map((detail, at) => html`<${Detail} key=${`${detail.path} ${at}`} detail=${detail} isBeside=${isBeside} name=${name} />`)}
+    ${answer.details.map((detail, at) => html`<${Detail} key=${`${detail.path} ${at}`} detail=${detail} isBeside=${isBeside} name=${name} answer=${answer} />`)}
     ${answer.details.length === 0 && html`<li class="is-dim">the same value, stored in another way</li>`}
     ${answer.more ? html`<li class="is-dim">… more than ${answer.details.length} changes</li>` : null}
   </ul>`;

@@ -10,6 +10,7 @@ import { TableValue } from "./table.js";
 import { Failure, Twist, usePages, useSlow, Waiting } from "./widgets.js";
 
 export const PARTS = 100;
+const FILES = ["file", "executable"];
 
 /** The steps of a path with the path up to each: messages[3].content. */
 function stepsOf(path) {
@@ -73,15 +74,21 @@ function Parts({ answer, rev, name, depth = 0, since }) {
   </ul>`;
 }
 
+/** The lines of a file, each with its number. */
+function Numbered({ text }) {
+  return html`<pre class="numbered" tabindex="0">${text.match(/.*\n|.+$/g)?.map((line) => html`<span>${line}</span>`)}</pre>`;
+}
+
 function TextValue({ answer, rev, name, since }) {
   const load = (first) => get("/value", { rev, key: name, path: answer.path, since, first, limit: PARTS });
   const { characters, lines, size } = answer.view;
   const left = (next) => (size ? `${sizeText(size - next)} more` : `${grouped(characters - next)} more characters`);
   const [pages, button] = usePages(answer, load, left, (page) => page.view.next);
+  const text = shown(pages.map((page) => page.view.text).join(""));
   return html`<div class="text-value">
     ${answer.view.picture && html`<${Picture} rev=${rev} name=${name} path=${answer.path} />`}
     <p class="facts">${size ? null : `${counted(characters, "character")}, ${counted(lines, "line")}`}</p>
-    <pre tabindex="0">${shown(pages.map((page) => page.view.text).join(""))}</pre>
+    ${FILES.includes(answer.type) ? html`<${Numbered} text=${text} />` : html`<pre tabindex="0">${text}</pre>`}
     ${button}
   </div>`;
 }
