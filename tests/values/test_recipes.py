@@ -6,6 +6,7 @@ import datetime
 import decimal
 import enum
 import fractions
+import pickle
 import uuid
 
 import numpy
@@ -15,6 +16,7 @@ from vstate.values import pickling, recipes
 from vstate.values.absent import Unmergeable
 from vstate.values.budget import InertError, Limits
 from vstate.values.merging import POLICIES
+from vstate.values.opcodes import frameless
 
 
 @dataclasses.dataclass
@@ -159,3 +161,32 @@ def test_policies_move_objects_that_they_do_not_look_into():
     for sides in ((old, ours[1], theirs[1]), ({"a": old}, {"a": ours[1]}, {"a": theirs[1]})):
         with pytest.raises(Unmergeable, match="both sides changed it"):
             POLICIES["deep"](*map(read, sides))
+
+
+def test_a_list_tells_what_it_was_before_items_were_appended() -> None:
+    """The lists of its first items come with the pickles that they have, down to one item."""
+    items = [("a", {"n": number}, ("b", b"x" * number)) for number in range(5)]
+    value, is_plain, firsts = recipes.read_list(frameless(pickle.dumps(items, 5)), (), Limits())
+    assert (value, is_plain) == (items, True)
+    assert firsts == [(items[:n], frameless(pickle.dumps(items[:n], 5))) for n in range(1, 5)]
+
+
+SHARED: list[object] = []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [(1, 2)],
+        [],
+        [[1], [2]],
+        [{"a": 1}, {"b": [2]}],
+        [(), (1, 2)],
+        [("a", SHARED), ("b", SHARED)],
+        [(number, "x") for number in range(1002)],
+        ((1, 2), (3, 4)),
+    ],
+)
+def test_a_list_tells_nothing_that_may_not_have_been(value: object) -> None:
+    """A list of one item, or of what can be changed, or in two batches, and any other value tell nothing."""
+    assert recipes.read_list(frameless(pickle.dumps(value, 5)), (), Limits()) == (value, True, [])

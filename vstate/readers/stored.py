@@ -15,7 +15,7 @@ from vstate.repo.ahead import ItemsAhead
 from vstate.repo.core import Core
 from vstate.values import recipes
 from vstate.values.budget import Limits
-from vstate.values.entry import PICKLE, Entry, Reader, read_parts
+from vstate.values.entry import PICKLE, Entry, Reader, encode_value, read_parts
 from vstate.values.inspection import INSPECT_BYTES, inspect_value
 
 READER: Final = "vstate.reader"
@@ -23,6 +23,7 @@ READER: Final = "vstate.reader"
 
 _KEPT_BYTES: Final = 32 * 2**20  # of the entries whose values stay in memory
 _LEAST: Final = 500  # bytes that an entry counts for
+_MOST_SEGMENT: Final = 16 * 1024  # bytes
 
 
 class Kept(NamedTuple):
@@ -45,23 +46,26 @@ class Values:
             return found[0]
         entry = self._core.parse_entry(key, data)
         if make is _itself:
-            value = _plain(key, entry, self._core.objects if ahead is None else ahead.of(key))
+            value = self._plain(key, entry, self._core.objects if ahead is None else ahead.of(key))
         else:
             value = make(self.made(key, data, _itself, ahead))
         self._kept[data, make] = value, max(entry.size, _LEAST)
         return value
 
-
-def _plain(key: str, entry: Entry, reader: Reader) -> Any:
-    if entry.codec != PICKLE:
-        return inspect_value(entry, reader)
-    if entry.size > INSPECT_BYTES:
-        raise InvalidInput(f"{key} has {entry.size:,} bytes, which is too long to show")
-    (pickled, *buffers), _ = read_parts(entry, reader)
-    value, is_plain = recipes.read(bytes(pickled), buffers, Limits())
-    if not is_plain:
-        raise InvalidInput(f"{key} is no plain data")
-    return value
+    def _plain(self, key: str, entry: Entry, reader: Reader) -> Any:
+        if entry.codec != PICKLE:
+            return inspect_value(entry, reader)
+        if entry.size > INSPECT_BYTES:
+            raise InvalidInput(f"{key} has {entry.size:,} bytes, which is too long to show")
+        (pickled, *buffers), _ = read_parts(entry, reader)
+        value, is_plain, firsts = recipes.read_list(bytes(pickled), buffers, Limits())
+        if not is_plain:
+            raise InvalidInput(f"{key} is no plain data")
+        # The commits before have a segment of a journal with fewer records. Walks mostly come to them next.
+        for records, data in firsts if entry.size <= _MOST_SEGMENT else ():
+            before = encode_value(records, dump=lambda _, data=data: (data, []))  # type: ignore[misc]
+            self._kept[before.entry, _itself] = records, _LEAST
+        return value
 
 
 def _itself(value: Any) -> Any:

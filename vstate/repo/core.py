@@ -368,8 +368,8 @@ class Core(Uncopied):
         """The commit's changes against its first parent; against nothing where gc cut the history off."""
         self.require_trusted(commit)
         self.history.read_changes_ahead(commit)
-        before = self.history.before(commit)
-        return self.diff(before[0].root if before else None, commit.root, [*before[:1], commit])
+        before, root = self.history.before(commit), commit.root  # the newer first: a reader then knows both
+        return self.diff(before[0].root if before else None, root, [*before[:1], commit])
 
     # Writing
 

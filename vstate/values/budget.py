@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from time import thread_time
 from typing import Final
 
@@ -75,6 +76,13 @@ class Budget:
 
     def put(self, target: dict[object, object], pairs: Iterable[tuple[object, object]]) -> None:
         """Put the entries into a dict, and pay for them. InertError also for a key that has no hash."""
+        pairs = iter(pairs)
+        for key, value in pairs:
+            if type(key) is not str or len(key) > _SHORT:
+                pairs = chain([(key, value)], pairs)
+                break
+            self.take_bytes(_ENTRY_BYTES)
+            target[key] = value
         for key, value in self._paid(pairs, _ENTRY_BYTES):
             target[key] = value
 

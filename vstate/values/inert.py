@@ -34,7 +34,7 @@ _SHARED_BYTES: Final = 160  # of an id in two sets
 _INHERITED: Final = (
     b"N\x88\x89JKM\x8a\x8bGBC\x8e"  # None, bools, numbers and bytes
     b"]}\x8f)t\x85\x87"  # empty containers and tuples
-    b"(1hjqr\x94\x97\x80"  # marks, the memo, buffers, the protocol
+    b"(1jqr\x97\x80"  # marks, the memo, buffers, the protocol
     b"c\x93"  # names, by a method that is replaced
 )
 """The opcodes that Python's unpickler handles. Those that only protocols 0 to 2 need are refused."""
@@ -203,6 +203,17 @@ class Machine(_Unpickler):  # type: ignore[misc]
         elif not isinstance(buffer, bytes):
             raise InertError(f"a {type(buffer).__name__} is in the place of a buffer")
 
+    # --- the memo, by fewer calls than in Python's unpickler: half of the opcodes of most pickles are these
+
+    def load_memoize(self) -> None:
+        self.memo.append(self.stack[-1])
+
+    def load_binget(self) -> None:
+        value = list.__getitem__(self.memo, self.read(1)[0])
+        if type(value) in _CONTAINERS:
+            self.share(value)
+        self.append(value)
+
     # --- containers
 
     def share(self, value: object) -> None:
@@ -237,6 +248,8 @@ class Machine(_Unpickler):  # type: ignore[misc]
 
     def check_depth(self, value: object) -> None:
         """InertError if containers are nested too deep. Visits each container once."""
+        if len(self.data) < self.limits.depth and not self.shared:
+            return  # each container takes a byte
         seen: set[int] = set()
         # Arguments of a recalled call may be in several instances, and are not marked as shared.
         left = self.limits.nodes

@@ -25,6 +25,10 @@ _DATES: Final = frozenset(
     f"datetime.{name}" for name in ("date", "datetime", "time", "timedelta", "timezone")
 )
 
+_LIST: Final = b"\x80\x05]\x94("  # up to the items of a list of several
+_END: Final = b"e."
+_END_OF_ONE: Final = b"a."
+
 _NEWOBJ, _NEWOBJ_EX, _REDUCE = pickle.NEWOBJ, pickle.NEWOBJ_EX, pickle.REDUCE
 _BUILD, _APPENDS, _SETITEMS, _ADDITEMS = pickle.BUILD, pickle.APPENDS, pickle.SETITEMS, pickle.ADDITEMS
 
@@ -74,12 +78,43 @@ def read(
     return bytearray(value) if isinstance(value, pickle.PickleBuffer) else value, machine.is_plain
 
 
+def read_list(
+    data: bytes, buffers: Sequence[bytes | bytearray | memoryview], limits: Limits
+) -> tuple[object, bool, list[tuple[list[object], bytes]]]:
+    """As `read`, and of a list of tuples the lists of its first items, each with its pickle.
+
+    The pickle of a list to which items were appended begins with that of the list before.
+    """
+    machine = _Reader(data, buffers, limits)
+    value = machine.result()
+    # A container that was recalled may have been changed by the items after it.
+    if not isinstance(value, list) or {*map(type, value)} != {tuple} or machine.shared:
+        return value, machine.is_plain, []
+    ends = [machine.ends.get(count, 0) for count in range(1, len(value))]
+    if not data.startswith(_LIST) or 0 in ends or ends != sorted(ends):
+        return value, machine.is_plain, []
+    firsts = [(value[:count], data[:end] + _END) for count, end in enumerate(ends, 1)]
+    if ends:  # a list of one has no mark
+        firsts[0] = value[:1], _LIST[:-1] + data[len(_LIST) : ends[0]] + _END_OF_ONE
+    return value, machine.is_plain, firsts
+
+
 class _Reader(Machine):
     """Pickle's virtual machine, with Recipes in the place of objects."""
 
     shows_serialized = False
     is_plain = True
     """Whether the pickle refers to no class or function."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.ends: dict[int, int] = {}
+        """Where the tuples in a list end, by their number; some numbers more."""
+
+    def load_memoize(self) -> None:
+        super().load_memoize()
+        if len(self.metastack) == 1:
+            self.ends[len(self.stack)] = self.at
 
     def make(self, opcode: bytes, *operands: object) -> None:
         self.budget.take_bytes(_RECIPE_BYTES)
@@ -186,7 +221,7 @@ class _Reader(Machine):
     def require_plain_keys(self, keys: Sequence[object]) -> None:
         """Refuse objects in a set or as keys of a dict: only their own code knows which others they equal."""
         for key in keys:
-            for part in self.budget.parts_of_key(key):
+            for part in () if type(key) is str else self.budget.parts_of_key(key):
                 if isinstance(part, Recipe | Name):
                     raise InertError("a set or the keys of a dict hold objects")
 
