@@ -1,0 +1,313 @@
+"""Workspace: a directory whose files are committed with a state, and go where the state goes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Self
+
+from vstate.errors import InvalidInput, KeyNotFound, NotFound, UncommittedChanges
+from vstate.forks import Uncopied
+from vstate.objects import tree
+from vstate.objects.commit import Commit
+from vstate.objects.ids import ObjectId
+from vstate.plural import counted
+from vstate.repo.compare.diff import Diff
+from vstate.repo.core import Revision
+from vstate.repo.rules.workspaces import WorkspaceRow, note_workspace, this_host
+from vstate.state.snapshot import Snapshot
+from vstate.state.versioned import Versioned
+from vstate.values.file import File
+from vstate.workspace.directory import Directory
+from vstate.workspace.paths import to_name, to_path
+from vstate.workspace.scan import Edit
+
+PREFIX: Final = "files/"
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is uncommitted in a workspace: the paths that a commit would add, change and delete.
+
+    `left_out` are paths that no commit keeps, and `refused` keys that are no files here; each with the
+    reason. Ignored files are in neither.
+    """
+
+    added: list[str]
+    modified: list[str]
+    deleted: list[str]
+    left_out: dict[str, str]
+    refused: dict[str, str]
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.modified or self.deleted)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{sign} {path}"
+            for sign, paths in (("+", self.added), ("~", self.modified), ("-", self.deleted))
+            for path in paths
+        ]
+        lines += [f"left out: {path}  ({reason})" for path, reason in self.left_out.items()]
+        lines += [f"not written: {key}  ({reason})" for key, reason in self.refused.items()]
+        return "\n".join(map(_shown, lines)) or "no changes"
+
+
+class Files(Mapping[str, File]):
+    """The files of one commit by path, read-only. Each is read when it is asked for; nothing is unpickled."""
+
+    def __init__(self, snapshot: Snapshot, prefix: str) -> None:
+        self._snapshot = snapshot
+        self._prefix = prefix
+
+    @property
+    def commit(self) -> Commit:
+        """The commit."""
+        return self._snapshot.commit
+
+    def __getitem__(self, path: str) -> File:
+        if isinstance(path, str):
+            file = self._snapshot.inert(self._prefix + to_name(path))
+            if isinstance(file, File):
+                return file
+        raise KeyNotFound(path)
+
+    def __iter__(self) -> Iterator[str]:
+        start = len(self._prefix)
+        for key in self._snapshot.keys(self._prefix):
+            yield to_path(key[start:])
+
+    def __len__(self) -> int:
+        return len(self._snapshot.keys(self._prefix))
+
+    def __repr__(self) -> str:
+        return f"<Files of {self.commit.short}: {counted(len(self), 'file')}>"
+
+
+class Workspace(Uncopied):
+    """A directory of files that goes with a state: `Workspace(state, "project")`.
+
+    Any program may edit the files. A commit of the state has them too, each as a File at the key
+    `files/<path>`; a rollback, switch or merge of the state changes the files with it. `.gitignore` and
+    `.vstateignore` say which new files no commit keeps.
+
+    If the branch has moved since the files were last here, they go on to its newest commit. Raises
+    UncommittedChanges, naming the keys, if a file was edited that this would change. `force` throws such
+    edits away.
+    """
+
+    _instead = "open the state and the Workspace again where you need them"
+
+    def __init__(
+        self,
+        state: Versioned,
+        directory: str | os.PathLike[str],
+        prefix: str = PREFIX,
+        *,
+        force: bool = False,
+    ) -> None:
+        if not isinstance(state, Versioned):
+            raise TypeError(f"a Workspace goes with a Versioned, not with a {type(state).__name__}")
+        if not prefix.endswith("/") or prefix == "/":
+            raise InvalidInput(
+                f"the prefix of a Workspace ends with a slash, as 'files/' does, not {prefix!r}"
+            )
+        self.state: Final = state
+        self.prefix: Final = prefix
+        self._handle = state._handle
+        os.makedirs(directory, exist_ok=True)
+        self._directory = Directory(state.repo, directory, prefix)
+        self._edits: dict[str, Edit] = {}
+        self._is_behind = False
+        self._noted: WorkspaceRow | None = None
+        for each in self._handle.companions:
+            if isinstance(each, Workspace) and each.prefix == prefix:
+                raise InvalidInput(f"the keys {prefix}… of this state go with {each.directory} already")
+        with self._handle.lock:
+            self._handle.settle()
+            self._move(operation="opening the workspace", force=force)
+            self._handle.companions = (*self._handle.companions, self)
+
+    @property
+    def directory(self) -> str:
+        """The absolute path."""
+        return self._directory.path
+
+    def close(self) -> None:
+        """Go with the state no more. The files stay as they are, and the next Workspace here finds edits."""
+        handle = self._handle
+        with handle.lock:
+            handle.companions = tuple(each for each in handle.companions if each is not self)
+            self._unstage(self._edits)
+            self._edits = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Workspace {self.directory} of {self.state._title()}>"
+
+    # What goes with the state
+
+    def look(self) -> None:
+        """Stage the edits that were made since the last look."""
+        handle, directory = self._handle, self._directory
+        if self._is_behind:
+            self._move()
+        with directory.locked():
+            edits = directory.scan(self._edits)
+        self._unstage(self._edits.keys() - edits.keys())
+        for path, edit in edits.items():
+            key = directory.key(path)
+            slot = handle.at.table.slots.get(key)
+            if edit.file is None:
+                if handle.contains(key):
+                    handle.delete(key)
+            elif slot is None or slot.value is not edit.file:
+                handle.write(key, edit.file)
+        self._edits = edits
+
+    def follow(self, ours: Commit | None = None) -> None:
+        """Bring the files to the commit where the state is; `ours` is the commit that has its own edits."""
+        self._is_behind = True
+        self._move([] if ours is None or ours is self._handle.at.head else [ours.root])
+
+    def edited(self) -> list[str]:
+        """The keys of the files that were edited."""
+        self.look()
+        return [self._directory.key(path) for path in self._edits]
+
+    def keeps(self, key: str) -> bool:
+        """Whether a change of the key stays in the directory when the state goes."""
+        return key.startswith(self.prefix) and to_path(key[len(self.prefix) :]) in self._edits
+
+    def _unstage(self, paths: Iterable[str]) -> None:
+        """Forget what was staged for these files."""
+        slots = self._handle.at.table.slots
+        keys = [self._directory.key(path) for path in paths]
+        if staged := [key for key in keys if key in slots]:
+            self._handle.discard(staged)
+
+    def _move(self, via: Iterable[ObjectId | None] = (), *, operation: str = "", force: bool = False) -> None:
+        """Bring the files to the commit where the state is."""
+        directory, at = self._directory, self._handle.at
+        taken = {
+            path: edit.sign if edit.settled else None
+            for path, edit in self._edits.items()
+            # Its value is the file itself, and clean: so it is committed.
+            if edit.file is not None and at.table.cache.get(directory.key(path)) is edit.file
+        }
+        with directory.locked():
+            directory.move(self._root, via, taken=taken, operation=operation, force=force)
+        self._edits = {path: edit for path, edit in self._edits.items() if path not in taken}
+        self._note()
+        self._is_behind = False
+
+    @property
+    def _root(self) -> ObjectId | None:
+        head = self._handle.at.head
+        return None if head is None else head.root
+
+    def _note(self) -> None:
+        """Tell the store where the files are, and how to merge them."""
+        handle, repo, branch = self._handle, self._handle.repo, self._handle.at.branch
+        path = os.fsencode(self.directory)
+        row = WorkspaceRow(this_host(), path, self.prefix, branch or "", handle.follows_head)
+        if row == self._noted:
+            return
+        note_workspace(repo.store, row)
+        if branch and repo.policies.find(repo.policies.read(branch), self.prefix) is None:
+            repo.policies.set(branch, self.prefix, "text")
+        self._noted = row
+
+    # Looking
+
+    def status(self) -> Status:
+        """The edits that the next commit will have, and what it will not."""
+        directory, node = self._directory, self._handle.repo.objects.node
+        with self._handle.lock:
+            self._handle.look_outside()
+            root, edits = self._root, dict(sorted(self._edits.items()))
+            committed = {path for path in edits if tree.lookup(node, root, directory.key(path)) is not None}
+            with directory.locked():
+                refused = directory.find_refused(root, edits)
+            left_out = dict(sorted(directory.left_out.items()))
+        here = [path for path, edit in edits.items() if edit.file is not None]
+        return Status(
+            added=[path for path in here if path not in committed],
+            modified=[path for path in here if path in committed],
+            deleted=[path for path, edit in edits.items() if edit.file is None and path in committed],
+            left_out=left_out,
+            refused=refused,
+        )
+
+    def diff(self, old: Revision | None = None, new: Revision | None = None) -> Diff:
+        """As `state.diff`, of the files alone."""
+        return self.state.diff(old, new).below(self.prefix)
+
+    def at(self, rev: Revision) -> Files:
+        """The files at a revision, read-only."""
+        return Files(self.state.checkout(rev), self.prefix)
+
+    # Restoring
+
+    def restore(self, *paths: str, rev: Revision = "HEAD", force: bool = False) -> list[str]:
+        """Give these files, or the files below these directories, or all, the contents of `rev`; which ones.
+
+        The state does not move: what differs from HEAD is an edit then. Raises NotFound for a path that is
+        neither here nor there, and UncommittedChanges for edited files, which `force` throws away.
+        """
+        handle, directory = self._handle, self._directory
+        with handle.lock:
+            handle.look_outside()
+            source = None if self._root is None and rev == "HEAD" else handle.resolve(rev).root
+            start, edits = len(self.prefix), self._edits
+            there = [
+                to_path(key[start:]) for key in tree.scan_keys(handle.repo.objects.nodes, source, self.prefix)
+            ]
+            chosen = _chosen({*there, *directory.index.paths(), *edits}, paths)
+            with directory.locked():
+                writes = directory.plan_restore(source, chosen, edits)
+                lost = [directory.key(path) for path in writes if path in edits]
+                if lost and not force:
+                    advice = "give force=True to throw them away, or commit() them first"
+                    raise UncommittedChanges("restore", lost, advice=advice)
+                directory.write(writes)
+            self.look()
+        return sorted(writes)
+
+    @contextmanager
+    def fork(
+        self, name: str, directory: str | os.PathLike[str], at: Revision = "HEAD"
+    ) -> Iterator[Workspace]:
+        """A new branch at a revision, as a state and a directory of its own, for the with block.
+
+        `workspace.state` is the state. Branch and directory stay. Uncommitted edits stay here.
+        """
+        with self.state.fork(name, at) as state:
+            with Workspace(state, directory, self.prefix) as other:
+                yield other
+
+
+def _chosen(known: set[str], paths: tuple[str, ...]) -> list[str]:
+    """The known paths that are one of these, or below one; all without any. NotFound for another path."""
+    if not paths:
+        return sorted(known)
+    found = set[str]()
+    for given in paths:
+        path = given.removesuffix("/")
+        below = {each for each in known if each == path or each.startswith(path + "/")}
+        if not below:
+            raise NotFound(f"there is no file {given!r}, here or in that commit", name=given)
+        found |= below
+    return sorted(found)
+
+
+def _shown(line: str) -> str:
+    """The line, also if a name in it is not UTF-8."""
+    return line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
