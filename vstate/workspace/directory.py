@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,7 +24,7 @@ from vstate.repo.core import Core
 from vstate.values.entry import FILE, encode_unchecked
 from vstate.values.file import File
 from vstate.workspace.index import Index, Sign, sign_of, split
-from vstate.workspace.paths import CONTROL, fold, refusal, to_name, to_path
+from vstate.workspace.paths import ASIDE, CONTROL, fold, refusal, to_name, to_path
 from vstate.workspace.scan import OPEN_DIRECTORY, Edit, Scan, read_file
 
 try:
@@ -34,6 +33,7 @@ except ImportError:  # Windows, where no Workspace opens
     pass
 
 _MOST_OPEN = 100  # directories
+_MOST_READ_AGAIN = 100  # files
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
@@ -130,8 +130,6 @@ class Directory:
             self._loaded = None if index is None else (found.st_mtime_ns, found.st_ino)
 
     def _save(self) -> None:
-        with suppress(FileNotFoundError):
-            os.unlink("index.new", dir_fd=self._control)
         self._write_new("index.new", File(self.index.encode()), self._control)
         os.rename("index.new", "index", src_dir_fd=self._control, dst_dir_fd=self._control)
         found = os.stat("index", dir_fd=self._control, follow_symlinks=False)
@@ -149,8 +147,8 @@ class Directory:
         scan = Scan(self.index, known, self._now(), self._as_committed)
         scan.run(self._root)
         self.left_out = scan.left_out
-        if scan.refreshed:
-            self._save()
+        if scan.refreshed > _MOST_READ_AGAIN:
+            self._save()  # a later process would read fewer files again than this costs
         return scan.edits
 
     def key(self, path: str) -> str:
@@ -208,16 +206,16 @@ class Directory:
         stamp, index, base = self._now(), self.index, versions[0]
         new: dict[str, bytes | None] = {}
         olds: dict[str, dict[ObjectId | None, bytes | None]] = {}
+        known = set(map(self.key, taken))
         for version in dict.fromkeys(versions):
             for change in self._differences(version, root):
-                new[change.key] = change.new
-                olds.setdefault(change.key, {})[version] = change.old
+                if change.key not in known:
+                    new[change.key] = change.new
+                    olds.setdefault(change.key, {})[version] = change.old
         writes: dict[str, _Write] = {}
         edited = []
         for path, entry in self._possible(root, new).items():
             self.refused.pop(self.key(path), None)
-            if path in taken:
-                continue
             before = olds[self.key(path)]
             found = self._stat(path)
             sign, tracked = None, index.holds(path)
@@ -319,51 +317,47 @@ class Directory:
         return {key: self.refused.get(key, "it was not written") for key in missing}
 
     def write(self, writes: Mapping[str, _Write]) -> None:
-        """Write all new files aside, then delete, and then put the new ones in place."""
+        """Delete, write all new files beside their places, and then rename them."""
         if not writes:
             return
-        with suppress(FileNotFoundError):
-            shutil.rmtree("new", dir_fd=self._control)
-        os.mkdir("new", dir_fd=self._control)
-        aside = os.open("new", OPEN_DIRECTORY, dir_fd=self._control)
-        try:
-            entries = {self.key(path): each.entry for path, each in writes.items() if each.entry is not None}
-            ahead = ItemsAhead([*entries.items()], self.repo.objects)
-            for number, (key, entry) in enumerate(entries.items()):
-                file = self.repo.load(key, entry, ahead.of(key)).value
-                assert isinstance(file, File), "only entries of files are written, and nothing is unpickled"
-                self._write_new(str(number), file, aside)
-            stamp = self._now()
-            for path, each in sorted(writes.items(), reverse=True):
-                if each.entry is None:
-                    self._delete(path, each)
-            new = [item for item in writes.items() if item[1].entry is not None]
-            for number, (path, each) in enumerate(new):
-                self._put(path, each, str(number), aside, stamp)
-        finally:
-            os.close(aside)
+        for path, each in sorted(writes.items(), reverse=True):
+            if each.entry is None:
+                self._delete(path, each)
+        entries = {path: each.entry for path, each in writes.items() if each.entry is not None}
+        ahead = ItemsAhead([(self.key(path), entry) for path, entry in entries.items()], self.repo.objects)
+        for number, (path, entry) in enumerate(entries.items()):
+            file = self.repo.load(key := self.key(path), entry, ahead.of(key)).value
+            assert isinstance(file, File), "only entries of files are written, and nothing is unpickled"
+            with self._refusing(path):
+                self._write_new(f"{ASIDE}{number}", file, self._parent(split(path)[0], create=True))
+        stamp = self._now()
+        for number, path in enumerate(entries):
+            with self._refusing(path):
+                self._put(path, writes[path], f"{ASIDE}{number}", stamp)
         self._save()
-        shutil.rmtree("new", dir_fd=self._control)
 
-    def _put(self, path: str, write: _Write, aside_name: str, aside: int, stamp: int) -> None:
-        """Put a file that was written aside in its place, unless somebody edited it since the look."""
-        prefix, name = split(path)
-        sign: Sign | None = None
+    @contextmanager
+    def _refusing(self, path: str) -> Iterator[None]:
+        """Take an error of this path alone as the reason why it is not written."""
         try:
-            parent = self._parent(prefix, create=True)
-            assert parent is not None, "it was made, or opening it has raised"
-            found = self._stat(path)
-            if found is not None and stat.S_ISDIR(found.st_mode):
-                os.rmdir(name, dir_fd=parent)
-                found = None
-            if (None if found is None else sign_of(found)) == write.seen:
-                os.rename(aside_name, name, src_dir_fd=aside, dst_dir_fd=parent)
-                sign = sign_of(os.stat(name, dir_fd=parent, follow_symlinks=False))
+            yield
         except OSError as error:
             if error.errno in _NO_ROOM:
                 raise
-            self.refused[self.key(path)] = f"it cannot be written: {error.strerror}"
-            return
+            self.refused.setdefault(self.key(path), f"it cannot be written: {error.strerror}")
+
+    def _put(self, path: str, write: _Write, aside: str, stamp: int) -> None:
+        """Rename a file to its place, unless somebody edited that since it was looked at."""
+        prefix, name = split(path)
+        parent, found, sign = self._parent(prefix, create=True), self._stat(path), None
+        if found is not None and stat.S_ISDIR(found.st_mode):
+            os.rmdir(name, dir_fd=parent)
+            found = None
+        if (None if found is None else sign_of(found)) == write.seen:
+            os.rename(aside, name, src_dir_fd=parent, dst_dir_fd=parent)
+            sign = sign_of(os.stat(name, dir_fd=parent, follow_symlinks=False))
+        else:
+            os.unlink(aside, dir_fd=parent)
         self.index.set(path, sign if write.is_committed and sign is not None and sign[0] < stamp else None)
 
     def _delete(self, path: str, write: _Write) -> None:
@@ -387,7 +381,10 @@ class Directory:
                     os.close(self._parents.pop(prefix))
                 prefix = above
 
-    def _write_new(self, name: str, file: File, directory: int) -> None:
+    def _write_new(self, name: str, file: File, directory: int | None) -> None:
+        """Write a file that is not there; what a killed process left is replaced."""
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=directory)
         if file.kind == "link":
             os.symlink(os.fsdecode(file.data), name, dir_fd=directory)
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from functools import lru_cache
 from typing import Final
 
 from vstate.arguments import MAX_KEY_BYTES
@@ -12,6 +13,9 @@ from vstate.kv.disk.database import FILE_NAME
 
 CONTROL: Final = ".vstate-files"
 """The directory in a workspace that says at which commit the files are."""
+
+ASIDE: Final = ".vstate-new-"
+"""The beginning of the names of files that are being written. Who finds one and has the lock deletes it."""
 
 _LONE = re.compile("[\udc80-\udcff]")
 _QUOTED = re.compile("%([0-9A-F]{2})")
@@ -42,16 +46,17 @@ def refusal(name: str) -> str:
     for part in path.split("/"):
         if part in ("", ".", ".."):
             return "it leads out of the directory" if part == ".." else "it is the name of no file"
-        if (folded := fold(part)) in _OWN or folded.startswith(FILE_NAME):
+        if is_own(part) or fold(part).startswith(FILE_NAME):
             return "only git or vstate writes files of this name"
     return ""
 
 
 def is_own(name: str) -> bool:
     """Whether a file or directory of this name belongs to git or to vstate."""
-    return fold(name) in _OWN
+    return (folded := fold(name)) in _OWN or folded.startswith(ASIDE)
 
 
+@lru_cache(maxsize=4096)
 def fold(part: str) -> str:
     """The name under which a file system that folds names might find this one."""
     if part.isascii():

@@ -15,7 +15,7 @@ from vstate.kv.disk.database import FILE_NAME
 from vstate.values.file import File
 from vstate.workspace.ignore import IGNORE_FILES, Rules
 from vstate.workspace.index import Index, Sign, sign_of
-from vstate.workspace.paths import CONTROL, is_own, refusal, to_name
+from vstate.workspace.paths import ASIDE, CONTROL, is_own, refusal, to_name
 
 OPEN_DIRECTORY: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _OPEN_FILE: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -60,7 +60,7 @@ class Scan:
 
     - `edits`: the files that differ from the index, by path;
     - `left_out`: what no commit keeps, and why; ignored files are not named;
-    - `refreshed`: whether a sign in the index is a new one, because a file was touched and is as before.
+    - `refreshed`: how many signs in the index are new, because the files were touched and are as before.
 
     `known` are edits of an earlier scan: what has their sign is not read again. `as_committed` says whether a
     file is as the tree of the index has it. `stamp` is a moment before the scan, by the file system's clock.
@@ -75,7 +75,7 @@ class Scan:
     ) -> None:
         self.edits: dict[str, Edit] = {}
         self.left_out: dict[str, str] = {}
-        self.refreshed = False
+        self.refreshed = 0
         self._index = index
         self._known = known
         self._stamp = stamp
@@ -156,6 +156,9 @@ class Scan:
         """Find out whether a new or changed name is an edit."""
         found, name = entry.stat(follow_symlinks=False), entry.name
         if name == CONTROL:
+            return
+        if name.startswith(ASIDE):
+            os.unlink(name, dir_fd=fd)
             return
         if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
             self.left_out[path] = (
