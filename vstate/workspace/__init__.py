@@ -7,6 +7,7 @@ Invariants of this layer:
 - No name in a store leads out of the directory.
 """
 
-from vstate.workspace.workspace import Status, Workspace
+from vstate.workspace.directory import Status
+from vstate.workspace.workspace import Files, Workspace
 
-__all__ = ["Status", "Workspace"]
+__all__ = ["Files", "Status", "Workspace"]

@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound, StorageError, UncommittedChanges
@@ -36,6 +37,42 @@ _MOST_OPEN = 100  # directories
 _MOST_READ_AGAIN = 100  # files
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is uncommitted in a workspace: the paths that a commit would add, change and delete.
+
+    `left_out` are paths that no commit keeps, and `refused` keys that are no files here; each with the
+    reason. Ignored files are in neither.
+    """
+
+    added: list[str]
+    modified: list[str]
+    deleted: list[str]
+    left_out: dict[str, str]
+    refused: dict[str, str]
+
+    def as_text(self) -> Status:
+        """The same with the names as keys have them, which are UTF-8."""
+        added, modified, deleted = (
+            [*map(to_name, paths)] for paths in (self.added, self.modified, self.deleted)
+        )
+        left_out = {to_name(path): reason for path, reason in self.left_out.items()}
+        return Status(added, modified, deleted, left_out, self.refused)
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.modified or self.deleted)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{sign} {path}"
+            for sign, paths in (("+", self.added), ("~", self.modified), ("-", self.deleted))
+            for path in paths
+        ]
+        lines += [f"left out: {path}  ({reason})" for path, reason in self.left_out.items()]
+        lines += [f"not written: {key}  ({reason})" for key, reason in self.refused.items()]
+        return "\n".join(map(_shown, lines)) or "no changes"
 
 
 class _Write(NamedTuple):
@@ -290,11 +327,13 @@ class Directory:
 
     # Writing
 
-    def plan_restore(
-        self, source: ObjectId | None, paths: Iterable[str], edits: Mapping[str, Edit]
-    ) -> dict[str, _Write]:
-        """What to `write` so that these files are as the tree `source` has them."""
-        nodes, keys = self.repo.objects.nodes, [*map(self.key, paths)]
+    def restore(
+        self, source: ObjectId | None, paths: tuple[str, ...], edits: Mapping[str, Edit], *, force: bool
+    ) -> list[str]:
+        """Give files the contents that the tree `source` has; which ones. As `Workspace.restore` promises."""
+        nodes, start = self.repo.objects.nodes, len(self.prefix)
+        there = [to_path(key[start:]) for key in tree.scan_keys(nodes, source, self.prefix)]
+        keys = [*map(self.key, _chosen({*there, *self.index.paths(), *edits}, paths))]
         new, base = (tree.lookup_many(nodes, root, keys) for root in (source, self.index.root))
         edited = {self.key(path) for path in edits}
         differing = {key: new.get(key) for key in keys if key in edited or new.get(key) != base.get(key)}
@@ -306,15 +345,29 @@ class Directory:
                 found = self._stat(path)
                 sign = None if found is None else sign_of(found)
                 writes[path] = _Write(entry, sign, base.get(self.key(path)) == entry)
-        return writes
+        if not force and (lost := [self.key(path) for path in writes if path in edits]):
+            advice = "commit() them first, or give force=True to throw them away"
+            raise UncommittedChanges("restore", lost, advice=advice)
+        self.write(writes)
+        return sorted(writes)
 
-    def find_refused(self, root: ObjectId | None, edits: Mapping[str, Edit]) -> dict[str, str]:
-        """The keys of a tree that are no files here, and why."""
+    def status(self, root: ObjectId | None, edits: Mapping[str, Edit]) -> Status:
+        """The edits since the tree `root`, what the last scan left out, and the keys that are no files."""
         entries = dict(tree.scan(self.repo.objects.nodes, root, self.prefix))
         here = {*map(self.key, self.index.paths()), *map(self.key, edits)}
         missing = {key: entry for key, entry in entries.items() if key not in here}
         self._possible(root, missing)
-        return {key: self.refused.get(key, "it was not written") for key in missing}
+        kinds: dict[str, list[str]] = {"added": [], "modified": [], "deleted": []}
+        for path, edit in sorted(edits.items()):
+            if self.key(path) in entries:
+                kinds["deleted" if edit.file is None else "modified"].append(path)
+            elif edit.file is not None:
+                kinds["added"].append(path)
+        return Status(
+            **kinds,
+            left_out=dict(sorted(self.left_out.items())),
+            refused={key: self.refused.get(key, "it was not written") for key in missing},
+        )
 
     def write(self, writes: Mapping[str, _Write]) -> None:
         """Delete, write all new files beside their places, and then rename them."""
@@ -461,3 +514,22 @@ def _bare(entry: bytes | None) -> bytes | None:
 
 def _folded(path: str) -> str:
     return "/".join(map(fold, path.split("/")))
+
+
+def _chosen(known: set[str], paths: tuple[str, ...]) -> list[str]:
+    """The known paths that are one of these, or below one; all without any. NotFound for another path."""
+    if not paths:
+        return sorted(known)
+    found = set[str]()
+    for given in paths:
+        path = given.removesuffix("/")
+        below = {each for each in known if each == path or each.startswith(path + "/")}
+        if not below:
+            raise NotFound(f"there is no file {given!r}, here or in that commit", name=given)
+        found |= below
+    return sorted(found)
+
+
+def _shown(line: str) -> str:
+    """The line, also if a name in it is not UTF-8."""
+    return line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final, Self
 
-from vstate.errors import InvalidInput, KeyNotFound, NotFound, UncommittedChanges
+from vstate.errors import InvalidInput, KeyNotFound
 from vstate.forks import Uncopied
-from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.plural import counted
@@ -20,39 +18,11 @@ from vstate.repo.rules.workspaces import WorkspaceRow, note_workspace, this_host
 from vstate.state.snapshot import Snapshot
 from vstate.state.versioned import Versioned
 from vstate.values.file import File
-from vstate.workspace.directory import Directory
+from vstate.workspace.directory import Directory, Status
 from vstate.workspace.paths import to_name, to_path
 from vstate.workspace.scan import Edit
 
 PREFIX: Final = "files/"
-
-
-@dataclass(frozen=True)
-class Status:
-    """What is uncommitted in a workspace: the paths that a commit would add, change and delete.
-
-    `left_out` are paths that no commit keeps, and `refused` keys that are no files here; each with the
-    reason. Ignored files are in neither.
-    """
-
-    added: list[str]
-    modified: list[str]
-    deleted: list[str]
-    left_out: dict[str, str]
-    refused: dict[str, str]
-
-    def __bool__(self) -> bool:
-        return bool(self.added or self.modified or self.deleted)
-
-    def __str__(self) -> str:
-        lines = [
-            f"{sign} {path}"
-            for sign, paths in (("+", self.added), ("~", self.modified), ("-", self.deleted))
-            for path in paths
-        ]
-        lines += [f"left out: {path}  ({reason})" for path, reason in self.left_out.items()]
-        lines += [f"not written: {key}  ({reason})" for key, reason in self.refused.items()]
-        return "\n".join(map(_shown, lines)) or "no changes"
 
 
 class Files(Mapping[str, File]):
@@ -229,22 +199,10 @@ class Workspace(Uncopied):
 
     def status(self) -> Status:
         """The edits that the next commit will have, and what it will not."""
-        directory, node = self._directory, self._handle.repo.objects.node
         with self._handle.lock:
             self._handle.look_outside()
-            root, edits = self._root, dict(sorted(self._edits.items()))
-            committed = {path for path in edits if tree.lookup(node, root, directory.key(path)) is not None}
-            with directory.locked():
-                refused = directory.find_refused(root, edits)
-            left_out = dict(sorted(directory.left_out.items()))
-        here = [path for path, edit in edits.items() if edit.file is not None]
-        return Status(
-            added=[path for path in here if path not in committed],
-            modified=[path for path in here if path in committed],
-            deleted=[path for path, edit in edits.items() if edit.file is None and path in committed],
-            left_out=left_out,
-            refused=refused,
-        )
+            with self._directory.locked():
+                return self._directory.status(self._root, self._edits)
 
     def diff(self, old: Revision | None = None, new: Revision | None = None) -> Diff:
         """As `state.diff`, of the files alone."""
@@ -262,24 +220,14 @@ class Workspace(Uncopied):
         The state does not move: what differs from HEAD is an edit then. Raises NotFound for a path that is
         neither here nor there, and UncommittedChanges for edited files, which `force` throws away.
         """
-        handle, directory = self._handle, self._directory
+        handle = self._handle
         with handle.lock:
             handle.look_outside()
             source = None if self._root is None and rev == "HEAD" else handle.resolve(rev).root
-            start, edits = len(self.prefix), self._edits
-            there = [
-                to_path(key[start:]) for key in tree.scan_keys(handle.repo.objects.nodes, source, self.prefix)
-            ]
-            chosen = _chosen({*there, *directory.index.paths(), *edits}, paths)
-            with directory.locked():
-                writes = directory.plan_restore(source, chosen, edits)
-                lost = [directory.key(path) for path in writes if path in edits]
-                if lost and not force:
-                    advice = "give force=True to throw them away, or commit() them first"
-                    raise UncommittedChanges("restore", lost, advice=advice)
-                directory.write(writes)
+            with self._directory.locked():
+                written = self._directory.restore(source, paths, self._edits, force=force)
             self.look()
-        return sorted(writes)
+        return written
 
     @contextmanager
     def fork(
@@ -292,22 +240,3 @@ class Workspace(Uncopied):
         with self.state.fork(name, at) as state:
             with Workspace(state, directory, self.prefix) as other:
                 yield other
-
-
-def _chosen(known: set[str], paths: tuple[str, ...]) -> list[str]:
-    """The known paths that are one of these, or below one; all without any. NotFound for another path."""
-    if not paths:
-        return sorted(known)
-    found = set[str]()
-    for given in paths:
-        path = given.removesuffix("/")
-        below = {each for each in known if each == path or each.startswith(path + "/")}
-        if not below:
-            raise NotFound(f"there is no file {given!r}, here or in that commit", name=given)
-        found |= below
-    return sorted(found)
-
-
-def _shown(line: str) -> str:
-    """The line, also if a name in it is not UTF-8."""
-    return line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
