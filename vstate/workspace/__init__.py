@@ -8,6 +8,6 @@ Invariants of this layer:
 """
 
 from vstate.workspace.directory import Status
-from vstate.workspace.workspace import Files, Workspace
+from vstate.workspace.workspace import PREFIX, Files, Workspace
 
-__all__ = ["Files", "Status", "Workspace"]
+__all__ = ["PREFIX", "Files", "Status", "Workspace"]

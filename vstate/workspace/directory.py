@@ -381,23 +381,26 @@ class Directory:
         for number, (path, entry) in enumerate(entries.items()):
             file = self.repo.load(key := self.key(path), entry, ahead.of(key)).value
             assert isinstance(file, File), "only entries of files are written, and nothing is unpickled"
-            with self._refusing(path):
+            with self._refusing(path, f"{ASIDE}{number}"):
                 self._write_new(f"{ASIDE}{number}", file, self._parent(split(path)[0], create=True))
         stamp = self._now()
         for number, path in enumerate(entries):
-            with self._refusing(path):
+            with self._refusing(path, f"{ASIDE}{number}"):
                 self._put(path, writes[path], f"{ASIDE}{number}", stamp)
         self._save()
 
     @contextmanager
-    def _refusing(self, path: str) -> Iterator[None]:
-        """Take an error of this path alone as the reason why it is not written."""
+    def _refusing(self, path: str, aside: str) -> Iterator[None]:
+        """Take an error of this path alone as the reason why it is not written, and leave nothing aside."""
         try:
             yield
         except OSError as error:
             if error.errno in _NO_ROOM:
                 raise
             self.refused.setdefault(self.key(path), f"it cannot be written: {error.strerror}")
+            if (parent := self._parent(split(path)[0])) is not None:
+                with suppress(OSError):
+                    os.unlink(aside, dir_fd=parent)
 
     def _put(self, path: str, write: _Write, aside: str, stamp: int) -> None:
         """Rename a file to its place, unless somebody edited that since it was looked at."""

@@ -17,6 +17,8 @@ CONTROL: Final = ".vstate-files"
 ASIDE: Final = ".vstate-new-"
 """The beginning of the names of files that are being written. Who finds one and has the lock deletes it."""
 
+_LONGEST = 255  # bytes of one name, in all common file systems
+
 _LONE = re.compile("[\udc80-\udcff]")
 _QUOTED = re.compile("%([0-9A-F]{2})")
 _OWN = {CONTROL, ".git", "git~1"}  # the last is a short name of .git on Windows
@@ -46,6 +48,8 @@ def refusal(name: str) -> str:
     for part in path.split("/"):
         if part in ("", ".", ".."):
             return "it leads out of the directory" if part == ".." else "it is the name of no file"
+        if len(part) > _LONGEST // 4 and len(os.fsencode(part)) > _LONGEST:
+            return "its name is too long"
         if is_own(part) or fold(part).startswith(FILE_NAME):
             return "only git or vstate writes files of this name"
     return ""
