@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "workspace"))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 from folders import found_in, put
 
 from vstate import Disk, File, Versioned, Workspace
