@@ -33,6 +33,7 @@ def test_public_names() -> None:
         *("open_store", "quote_ref", "unquote_ref", "BranchChanges", "Commit", "Diff", "Change", "Event"),
         *("KeyConflict", "MergeResult", "ABSENT", "PublicKey", "SigningKey", "task", "events", "view"),
         *("renamed", "upgrade", "compare", "Keep"),
+        *("File", "Workspace"),
     }
     assert expected | set(errors.__all__) == set(vstate.__all__)
     for name in vstate.__all__:

@@ -109,6 +109,38 @@ def test_an_edit_that_is_taken_back_is_staged_no_more(store: Memory, place: Path
     assert "files/new" not in state
 
 
+def test_a_value_that_the_program_sets_and_an_edit_are_both_kept(store: Memory, place: Path) -> None:
+    """The value is committed, and the edit of the same file is an edit of it; a deleted file comes back."""
+    state = Versioned(store)
+    files = Workspace(state, place)
+    put(place, {"a": b"a", "b": b"b"})
+    state.commit("one")
+    put(place, {"a": b"edit", "b": None})
+    state["files/a"] = state["files/b"] = File(b"set")
+    state.commit("two")
+    assert state["files/a"] == state["files/b"] == File(b"set")
+    assert found_in(place) == {"a": File(b"edit"), "b": File(b"set")}
+    assert files.status().modified == ["a"]
+
+
+def test_a_failed_transaction_leaves_the_files(store: Memory, place: Path) -> None:
+    """Its keys are undone; edits of files, which it did not make alone, stay edits."""
+    state = Versioned(store)
+    files = Workspace(state, place)
+    put(place, {"a": b"a"})
+    assert state.has_uncommitted
+    with pytest.raises(ZeroDivisionError):
+        with state.transaction("fails"):
+            state["k"] = 1
+            put(place, {"a": b"edit", "b": b"b"})
+            assert files.status().added == ["a", "b"]
+            raise ZeroDivisionError
+    assert "k" not in state
+    put(place, {"a": b"edit again"})
+    state.commit("both")
+    assert dict(files.at("HEAD")) == found_in(place) == {"a": File(b"edit again"), "b": File(b"b")}
+
+
 VERBS: dict[str, Verb] = {
     "rollback": lambda state, other: state.rollback("HEAD~1"),
     "reset": lambda state, other: state.reset("HEAD~2"),

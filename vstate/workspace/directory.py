@@ -26,7 +26,7 @@ from vstate.values.entry import FILE, encode_unchecked
 from vstate.values.file import File
 from vstate.workspace.index import Index, Sign, sign_of, split
 from vstate.workspace.paths import ASIDE, CONTROL, fold, refusal, to_name, to_path
-from vstate.workspace.scan import OPEN_DIRECTORY, Edit, Scan, read_file
+from vstate.workspace.scan import OPEN_DIRECTORY, Edit, Listings, Scan, read_file
 
 try:
     import fcntl
@@ -104,6 +104,7 @@ class Directory:
         self._loaded: tuple[int, int] | None = None
         self._root = self._control = self._lock = -1
         self._parents: dict[str, int] = {}
+        self._listings: Listings = {}
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -181,7 +182,9 @@ class Directory:
 
     def scan(self, known: Mapping[str, Edit]) -> dict[str, Edit]:
         """The files that differ from the tree of the index; `known` are those of an earlier scan."""
-        scan = Scan(self.index, known, self._now(), self._as_committed)
+        if self.index.moving:  # another process was killed on the way
+            self.move(self.index.moving[-1])
+        scan = Scan(self.index, known, self._now(), self._as_committed, self._listings)
         scan.run(self._root)
         self.left_out = scan.left_out
         if scan.refreshed > _MOST_READ_AGAIN:
@@ -257,7 +260,8 @@ class Directory:
             found = self._stat(path)
             sign, tracked = None, index.holds(path)
             if found is None or stat.S_ISDIR(found.st_mode):
-                is_new, is_old = entry is None, not tracked or None in before.values()
+                # A file that somebody deleted holds nothing that could be lost; a directory may.
+                is_new, is_old = entry is None, found is None or not tracked
             elif tracked and index.sign(path) == (sign := sign_of(found)):
                 is_new, is_old = base not in before, True
             else:

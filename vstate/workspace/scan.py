@@ -35,6 +35,10 @@ class Edit(NamedTuple):
     settled: bool
 
 
+Listings = dict[str, tuple[tuple[int, int] | None, list[str]]]
+"""By directory, its mtime and inode when it was listed, and the names; None if it may change unseen."""
+
+_NO_NAMES: Final[dict[str, Sign | None]] = {}
 GONE: Final = Edit(None, None, True)
 
 
@@ -63,7 +67,8 @@ class Scan:
     - `refreshed`: how many signs in the index are new, because the files were touched and are as before.
 
     `known` are edits of an earlier scan: what has their sign is not read again. `as_committed` says whether a
-    file is as the tree of the index has it. `stamp` is a moment before the scan, by the file system's clock.
+    file is as the tree of the index has it. `listings` are those of earlier scans, and for later ones.
+    `stamp` is a moment before the scan, by the file system's clock.
     """
 
     def __init__(
@@ -72,6 +77,7 @@ class Scan:
         known: Mapping[str, Edit],
         stamp: int,
         as_committed: Callable[[str, File], bool],
+        listings: Listings,
     ) -> None:
         self.edits: dict[str, Edit] = {}
         self.left_out: dict[str, str] = {}
@@ -80,66 +86,72 @@ class Scan:
         self._known = known
         self._stamp = stamp
         self._as_committed = as_committed
+        self._listings = listings
         self._missed = set(index.names)
         self._above = {p[: i + 1] for p in index.names for i, c in enumerate(p) if c == "/"}
 
     def run(self, fd: int) -> None:
         """Look at the directory that is open as `fd`."""
-        self._device = os.fstat(fd).st_dev
-        self._walk(fd, "", Rules(), 0)
+        found = os.fstat(fd)
+        self._device = found.st_dev
+        self._walk(fd, found, "", Rules(), 0)
         for prefix in self._missed:
             for name in self._index.names[prefix]:
                 self.edits[prefix + name] = GONE
 
-    def _walk(self, fd: int, prefix: str, rules: Rules, depth: int) -> None:
+    def _walk(self, fd: int, directory: os.stat_result, prefix: str, rules: Rules, depth: int) -> None:
         self._missed.discard(prefix)
-        names = self._index.names.get(prefix, {})
-        same, fresh = [], list[os.DirEntry[str]]()
-        with os.scandir(fd) as entries:
-            for entry in entries:
-                sign = names.get(name := entry.name)
-                if sign is not None:  # nearly always; so this loop has as few steps as possible
-                    try:
-                        found = entry.stat(follow_symlinks=False)
-                    except FileNotFoundError:
-                        continue
-                    if sign == (
-                        found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode
-                    ):  # fmt: skip
-                        same.append(name)
-                        continue
-                fresh.append(entry)
-        if fresh or len(same) < len(names):
-            self._look_at(fd, prefix, {*same}, fresh, rules, depth)
+        get, look = self._index.names.get(prefix, _NO_NAMES).get, os.stat
+        same, fresh = [], []
+        for name in self._listed(fd, directory, prefix):
+            sign = get(name)
+            if sign is not None:  # nearly always; so this loop has as few steps as possible
+                mtime, ctime, size, inode, mode = sign
+                try:
+                    found = look(name, dir_fd=fd, follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                if (
+                    found.st_mtime_ns == mtime and found.st_ctime_ns == ctime and found.st_size == size
+                    and found.st_ino == inode and found.st_mode == mode
+                ):  # fmt: skip
+                    same.append(name)
+                    continue
+            fresh.append(name)
+        if fresh or len(same) < len(self._index.names.get(prefix, ())):
+            self._look_at(fd, prefix, {*same}, sorted(fresh), rules, depth)
+
+    def _listed(self, fd: int, directory: os.stat_result, prefix: str) -> list[str]:
+        """The names in a directory; those of an earlier scan, if its mtime says that none came or went."""
+        mark = directory.st_mtime_ns, directory.st_ino
+        known, names = self._listings.get(prefix, (None, []))
+        if known != mark:
+            names = os.listdir(fd)
+            self._listings[prefix] = mark if mark[0] < self._stamp else None, names
+        return names
 
     def _look_at(
-        self,
-        fd: int,
-        prefix: str,
-        here: set[str],
-        fresh: list[os.DirEntry[str]],
-        rules: Rules,
-        depth: int,
+        self, fd: int, prefix: str, here: set[str], fresh: list[str], rules: Rules, depth: int
     ) -> None:
         """Look at the new and changed names of a directory; `here` are the files that are as before."""
         names = self._index.names.get(prefix, {})
-        present = {entry.name: entry for entry in sorted(fresh, key=lambda entry: entry.name)}
-        if prefix and FILE_NAME in present:
+        if prefix and FILE_NAME in fresh:
             self._leave(prefix, "a vstate store")
             return
-        if prefix and ".git" in present and prefix not in self._above:
+        if prefix and ".git" in fresh and prefix not in self._above:
             self._leave(prefix, "a git repository")
             return
-        if any(name in present or name in here for name in IGNORE_FILES):
+        if any(name in fresh or name in here for name in IGNORE_FILES):
             rules = Rules(rules, prefix, _text(fd))
         directories = []
-        for name, entry in present.items():
+        for name in fresh:
             path = prefix + name
             try:
-                if entry.is_dir(follow_symlinks=False) and not is_own(name):
-                    directories.append(name)
+                found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                if stat.S_ISDIR(found.st_mode) and not is_own(name):
+                    directories.append((name, f"{path}/"))
                 elif name in names or not rules.ignores(path):
-                    self._take(fd, path, entry, here)
+                    self._take(fd, path, name, found, here)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -147,14 +159,12 @@ class Scan:
                 here.add(name)  # if it was committed, it stays so
         for name in names.keys() - here:
             self.edits[prefix + name] = GONE
-        for name in directories:
-            path = f"{prefix}{name}/"
+        for name, path in directories:
             if path in self._above or not rules.ignores(path):
                 self._enter(fd, name, path, rules, depth + 1)
 
-    def _take(self, fd: int, path: str, entry: os.DirEntry[str], here: set[str]) -> None:
+    def _take(self, fd: int, path: str, name: str, found: os.stat_result, here: set[str]) -> None:
         """Find out whether a new or changed name is an edit."""
-        found, name = entry.stat(follow_symlinks=False), entry.name
         if name == CONTROL:
             return
         if name.startswith(ASIDE):
@@ -195,12 +205,13 @@ class Scan:
             self._leave(path, f"it cannot be read: {error.strerror}")
             return
         try:
-            if os.fstat(below).st_dev != self._device:
+            found = os.fstat(below)
+            if found.st_dev != self._device:
                 self._leave(path, "another file system")
             elif depth > _DEEPEST:
                 self._leave(path, "it is too deep")
             else:
-                self._walk(below, path, rules, depth)
+                self._walk(below, found, path, rules, depth)
         finally:
             os.close(below)
 

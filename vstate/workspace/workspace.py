@@ -15,6 +15,7 @@ from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
 from vstate.repo.core import Revision
 from vstate.repo.rules.workspaces import WorkspaceRow, note_workspace, this_host
+from vstate.state.slots import ABSENT
 from vstate.state.snapshot import Snapshot
 from vstate.state.versioned import Versioned
 from vstate.values.file import File
@@ -90,6 +91,8 @@ class Workspace(Uncopied):
         os.makedirs(directory, exist_ok=True)
         self._directory = Directory(state.repo, directory, prefix)
         self._edits: dict[str, Edit] = {}
+        self._staged: dict[str, set[int]] = {}
+        """By path, the hashes of the values that were staged since the last commit."""
         self._is_behind = False
         self._noted: WorkspaceRow | None = None
         for each in self._handle.companions:
@@ -131,16 +134,24 @@ class Workspace(Uncopied):
             self._move()
         with directory.locked():
             edits = directory.scan(self._edits)
-        self._unstage(self._edits.keys() - edits.keys())
+        self._unstage({path: edit for path, edit in self._edits.items() if path not in edits})
         for path, edit in edits.items():
             key = directory.key(path)
             slot = handle.at.table.slots.get(key)
+            if slot is not None and slot.dirty and not self._has_staged(path, slot.value):
+                continue  # the program has set the key: this is committed first, and the edit stays one
             if edit.file is None:
                 if handle.contains(key):
+                    self._staged.setdefault(path, set()).add(hash(ABSENT))
                     handle.delete(key)
             elif slot is None or slot.value is not edit.file:
+                self._staged.setdefault(path, set()).add(hash(edit.file))
                 handle.write(key, edit.file)
         self._edits = edits
+
+    def _has_staged(self, path: str, value: object) -> bool:
+        """Whether a look has staged this value for a file. A failed transaction may bring an earlier back."""
+        return (value is ABSENT or isinstance(value, File)) and hash(value) in self._staged.get(path, ())
 
     def follow(self, ours: Commit | None = None) -> None:
         """Bring the files to the commit where the state is; `ours` is the commit that has its own edits."""
@@ -156,11 +167,14 @@ class Workspace(Uncopied):
         """Whether a change of the key stays in the directory when the state goes."""
         return key.startswith(self.prefix) and to_path(key[len(self.prefix) :]) in self._edits
 
-    def _unstage(self, paths: Iterable[str]) -> None:
-        """Forget what was staged for these files."""
+    def _unstage(self, edits: Mapping[str, Edit]) -> None:
+        """Forget what was staged for these edits, unless the program has set the keys since."""
         slots = self._handle.at.table.slots
-        keys = [self._directory.key(path) for path in paths]
-        if staged := [key for key in keys if key in slots]:
+        keys = {path: self._directory.key(path) for path in edits}
+        staged = [
+            key for path, key in keys.items() if key in slots and self._has_staged(path, slots[key].value)
+        ]
+        if staged:
             self._handle.discard(staged)
 
     def _move(self, via: Iterable[ObjectId | None] = (), *, operation: str = "", force: bool = False) -> None:
@@ -175,6 +189,7 @@ class Workspace(Uncopied):
         with directory.locked():
             directory.move(self._root, via, taken=taken, operation=operation, force=force)
         self._edits = {path: edit for path, edit in self._edits.items() if path not in taken}
+        self._staged = {path: values for path, values in self._staged.items() if path in self._edits}
         self._note()
         self._is_behind = False
 
