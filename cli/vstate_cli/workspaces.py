@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from vstate.errors import UncommittedChanges
 from vstate.objects.ids import ObjectId
@@ -23,9 +24,11 @@ def is_here(row: WorkspaceRow) -> bool:
     return row.host == this_host() and os.path.isdir(os.path.join(row.directory(), CONTROL))
 
 
-def open_directory(repo: Repository, row: WorkspaceRow) -> Directory:
-    """The files of a workspace that is here."""
-    return Directory(repo, row.directory(), row.prefix)
+def open_directory(repo: Repository, row: WorkspaceRow, out: Output) -> Directory:
+    """The files of a workspace that is here, whose moves show their progress."""
+    directory = Directory(repo, row.directory(), row.prefix)
+    directory.progress = partial(out.progress, "writing files")
+    return directory
 
 
 def branch_of(row: WorkspaceRow, head: Head) -> str | None:
@@ -49,15 +52,15 @@ def moving_files(repo: Repository, out: Output, operation: str) -> Iterator[None
     head = repo.refs.head()
     rows = [row for row in workspaces(repo.store) if is_here(row) and branch_of(row, head) == head.branch]
     for row in rows:
-        directory = open_directory(repo, row)
+        directory = open_directory(repo, row, out)
         with directory.locked():
-            directory.move(root_of(repo, row, head), operation=operation)
+            directory.move(root_of(repo, row, head), operation=operation, advice=_ADVICE)
             if edits := directory.scan({}):
                 raise UncommittedChanges(operation, map(directory.key, edits), advice=_ADVICE)
     yield
     head = repo.refs.head()
     for row in rows:
-        directory = open_directory(repo, row)
+        directory = open_directory(repo, row, out)
         with directory.locked():
             before = directory.index.root
             directory.move(root := root_of(repo, row, head))

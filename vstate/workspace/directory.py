@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -89,8 +89,11 @@ class _Write(NamedTuple):
 class Directory:
     """The files of one directory, which are the keys under `prefix` of a tree. Use it while it is `locked`.
 
-    `refused` has the keys that cannot be written here, and why.
+    `refused` has the keys that cannot be written here, and why. `progress` is called with the number of files
+    that a move has written.
     """
+
+    progress: Callable[[int], object] = staticmethod(lambda count: None)
 
     def __init__(self, repo: Core, path: str | os.PathLike[str], prefix: str) -> None:
         if os.rename not in os.supports_dir_fd:
@@ -211,6 +214,7 @@ class Directory:
         *,
         taken: Mapping[str, Sign | None] | None = None,
         operation: str = "",
+        advice: str = "open it with force=True to throw them away, or move these files elsewhere first",
         force: bool = False,
     ) -> None:
         """Bring the files to the tree `root`. Files that were edited stay, and are edits of that tree then.
@@ -225,7 +229,6 @@ class Directory:
         is_first = self._loaded is None
         writes, edited = self._find(root, [index.root, *index.moving, *via], taken or {}, force)
         if edited and operation and not is_first:
-            advice = "open it with force=True to throw them away, or move these files elsewhere first"
             raise UncommittedChanges(operation, map(self.key, edited), advice=advice)
         if writes:
             index.moving.append(root)
@@ -383,6 +386,7 @@ class Directory:
         entries = {path: each.entry for path, each in writes.items() if each.entry is not None}
         ahead = ItemsAhead([(self.key(path), entry) for path, entry in entries.items()], self.repo.objects)
         for number, (path, entry) in enumerate(entries.items()):
+            self.progress(number)
             file = self.repo.load(key := self.key(path), entry, ahead.of(key)).value
             assert isinstance(file, File), "only entries of files are written, and nothing is unpickled"
             with self._refusing(path, f"{ASIDE}{number}"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, Self
 
@@ -93,7 +93,8 @@ class Workspace(Uncopied):
         self._edits: dict[str, Edit] = {}
         self._staged: dict[str, set[int]] = {}
         """By path, the hashes of the values that were staged since the last commit."""
-        self._is_behind = False
+        self._via: list[ObjectId | None] | None = None
+        """While the files have to move on: trees that they may be as on the way. Else None."""
         self._noted: WorkspaceRow | None = None
         for each in self._handle.companions:
             if isinstance(each, Workspace) and each.prefix == prefix:
@@ -130,7 +131,7 @@ class Workspace(Uncopied):
     def look(self) -> None:
         """Stage the edits that were made since the last look."""
         handle, directory = self._handle, self._directory
-        if self._is_behind:
+        if self._via is not None:
             self._move()
         with directory.locked():
             edits = directory.scan(self._edits)
@@ -155,8 +156,9 @@ class Workspace(Uncopied):
 
     def follow(self, ours: Commit | None = None) -> None:
         """Bring the files to the commit where the state is; `ours` is the commit that has its own edits."""
-        self._is_behind = True
-        self._move([] if ours is None or ours is self._handle.at.head else [ours.root])
+        own = [] if ours is None or ours is self._handle.at.head else [ours.root]
+        self._via = [*(self._via or ()), *own]
+        self._move()
 
     def edited(self) -> list[str]:
         """The keys of the files that were edited."""
@@ -177,7 +179,7 @@ class Workspace(Uncopied):
         if staged:
             self._handle.discard(staged)
 
-    def _move(self, via: Iterable[ObjectId | None] = (), *, operation: str = "", force: bool = False) -> None:
+    def _move(self, *, operation: str = "", force: bool = False) -> None:
         """Bring the files to the commit where the state is."""
         directory, at = self._directory, self._handle.at
         taken = {
@@ -187,11 +189,11 @@ class Workspace(Uncopied):
             if edit.file is not None and at.table.cache.get(directory.key(path)) is edit.file
         }
         with directory.locked():
-            directory.move(self._root, via, taken=taken, operation=operation, force=force)
+            directory.move(self._root, self._via or (), taken=taken, operation=operation, force=force)
         self._edits = {path: edit for path, edit in self._edits.items() if path not in taken}
         self._staged = {path: values for path, values in self._staged.items() if path in self._edits}
         self._note()
-        self._is_behind = False
+        self._via = None
 
     @property
     def _root(self) -> ObjectId | None:

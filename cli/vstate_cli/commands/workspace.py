@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shutil
 from collections.abc import Iterator
+from functools import partial
 
 import click
 
@@ -82,7 +83,7 @@ def _show(session: Session) -> None:
 
 
 def _status(session: Session, row: WorkspaceRow, head: Head) -> Status:
-    directory = open_directory(session.repo, row)
+    directory = open_directory(session.repo, row, session.out)
     root = root_of(session.repo, row, head)
     with directory.locked():
         return directory.status(root, directory.scan({})).as_text()
@@ -100,7 +101,7 @@ def _restore(session: Session, rev: str, paths: tuple[str, ...], force: bool, di
             "all, and --directory DIR names one",
             name=directory or "",
         )
-    found = open_directory(repo, rows[0])
+    found = open_directory(repo, rows[0], session.out)
     with found.locked():
         found.move(root_of(repo, rows[0], head), force=force and not paths)
         written = found.restore(source.root, paths, found.scan({}), force=force)
@@ -113,6 +114,7 @@ def _export(session: Session, rev: str, place: str) -> None:
     if os.listdir(place):
         raise InvalidInput(f"{place} is not empty: export to a new directory")
     found = Directory(session.repo, place, _PREFIX)
+    found.progress = partial(session.out.progress, "writing files")
     with found.locked():
         found.move(source.root)
     shutil.rmtree(os.path.join(found.path, CONTROL))
