@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 Unit = Literal["seconds", "bytes", "ratio"]
-Side = Literal["vstate", "kvgit", "doltlite", "prollytree", "langgraph", "openai", "floor"]
-SIDES: tuple[Side, ...] = ("vstate", "kvgit", "doltlite", "prollytree", "langgraph", "openai", "floor")
+Side = Literal["vstate", "kvgit", "doltlite", "prollytree", "langgraph", "openai", "git", "floor"]
+SIDES: tuple[Side, ...] = ("vstate", "kvgit", "doltlite", "prollytree", "langgraph", "openai", "git", "floor")
 
 Sides = Mapping[Side, Callable[[], Mapping[str, float]]]
 """One round for each side. A round returns a sample for each row, by the row's name."""

@@ -25,7 +25,7 @@ SITE = BUILD / "site"
 NAVIGATION: dict[str, list[str]] = {
     "First steps": ["tutorial", "concepts", "state"],
     "To do one thing": [
-        *("web-service", "side-effects", "resolve-a-conflict", "keep-it-small", "erase-a-person"),
+        *("web-service", "side-effects", "files", "resolve-a-conflict", "keep-it-small", "erase-a-person"),
         *("backup", "share-a-store", "changing-classes", "moving-in", "fsspec", "custom-store"),
         "troubleshooting",
     ],

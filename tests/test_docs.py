@@ -294,7 +294,7 @@ BEFORE_COMMANDS = {"moving-in": files_to_move_in, "backup": copied_files}
     "page",
     [
         *("resolve-a-conflict", "keep-it-small", "moving-in", "backup", "share-a-store", "side-effects"),
-        *("erase-a-person", "fsspec"),
+        *("erase-a-person", "files", "fsspec"),
     ],
 )
 def test_the_pages_for_one_task(page: str, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_public_names() -> None:
     expected = {
         *("Versioned", "Live", "Snapshot", "Namespace", "Memory", "Disk", "Cache", "Encrypted", "KVStore"),
         *("open_store", "quote_ref", "unquote_ref", "BranchChanges", "Commit", "Diff", "Change", "Event"),
-        *("File", "KeyConflict", "MergeResult", "ABSENT", "PublicKey", "SigningKey"),
+        *("File", "Workspace", "KeyConflict", "MergeResult", "ABSENT", "PublicKey", "SigningKey"),
         *("task", "events", "view", "renamed", "upgrade", "compare", "Keep"),
     }
     assert expected | set(errors.__all__) == set(vstate.__all__)

@@ -33,6 +33,7 @@ from vstate.values.same_value import compare
 
 if TYPE_CHECKING:
     from vstate.repo.merge.three_way import KeyConflict, MergeResult
+    from vstate.workspace import Workspace
 
 __version__ = "0.1.0"
 
@@ -58,6 +59,7 @@ __all__ = [
     "SigningKey",
     "Snapshot",
     "Versioned",
+    "Workspace",
     "compare",
     "events",
     "open_store",
@@ -76,4 +78,8 @@ def __getattr__(name: str) -> object:
         from vstate.repo.merge import three_way
 
         return getattr(three_way, name)
+    if name == "Workspace":  # likewise
+        from vstate import workspace
+
+        return workspace.Workspace
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

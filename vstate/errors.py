@@ -218,31 +218,30 @@ class MergeConflict(Conflict):
         self.keys = tuple(sorted(keys))
         self.branch = branch
         self.conflicts = dict(conflicts or {})
-        shown = ", ".join(repr(key) for key in self.keys[:10])
-        more = f" and {len(self.keys) - 10} more" if len(self.keys) > 10 else ""
+        shown = _first(self.keys)
         where = f" on branch {branch!r}" if branch else ""
         reasons = {conflict.reason for conflict in self.conflicts.values()}
         why = f" ({'; '.join(sorted(reasons)[:3])})" if reasons else ""
         if operation == "commit":
             message = (
-                f"another writer{where} changed {shown}{more} too{why}; your changes are still staged: "
+                f"another writer{where} changed {shown} too{why}; your changes are still staged: "
                 "discard() those keys, then refresh() and redo them, or give them a merge policy with "
                 "set_policy(prefix, policy); if you only read them, see vstate.compare"
             )
         elif operation == "task":
             message = (
-                f"another writer{where} changed {shown}{more} too{why}; nothing was committed, and nothing "
+                f"another writer{where} changed {shown} too{why}; nothing was committed, and nothing "
                 "is staged: call the task again, or give these keys a merge policy with "
                 "set_policy(prefix, policy)"
             )
         elif operation == "update":
             message = (
-                f"update lost the race for {shown}{more}{where} in each attempt; nothing was committed, and "
+                f"update lost the race for {shown}{where} in each attempt; nothing was committed, and "
                 "nothing is staged: call it again, or with more attempts="
             )
         else:
             message = (
-                f"{operation}{where} is in conflict on {shown}{more}{why}; nothing has changed: give these "
+                f"{operation}{where} is in conflict on {shown}{why}; nothing has changed: give these "
                 "keys a policy, with set_policy(prefix, policy) or policy=, or change one side first"
             )
         super().__init__(message)
@@ -263,11 +262,15 @@ def mark_lost(error: VStateError, operation: str) -> None:
 
 
 class UncommittedChanges(Conflict):
-    """The operation would lose staged changes."""
+    """The operation would lose staged changes, of the `keys` if they are known."""
 
-    def __init__(self, operation: str) -> None:
-        super().__init__(f"{operation} would lose uncommitted changes; commit() or discard() them first")
+    def __init__(
+        self, operation: str, keys: Iterable[str] = (), *, advice: str = "commit() or discard() them first"
+    ) -> None:
         self.operation = operation
+        self.keys = sorted(keys)
+        of = f" of {_first(self.keys)}" if self.keys else ""
+        super().__init__(f"{operation} would lose uncommitted changes{of}; {advice}")
 
 
 class UncommittedWarning(UserWarning):
@@ -359,6 +362,12 @@ def quoted(given: object) -> str:
         return repr(given) if len(given) <= _SHOWN else f"{given[:_SHOWN]!r}..."
     shown = repr(given)
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+
+
+def _first(keys: Sequence[str]) -> str:
+    """The first ten keys for a message, and how many more there are."""
+    more = f" and {len(keys) - 10} more" if len(keys) > 10 else ""
+    return ", ".join(map(repr, keys[:10])) + more
 
 
 _SHOWN = 200  # characters, which is a line or two

@@ -28,6 +28,7 @@ GROUPS = {
     "Look": ("log", "show", "diff", "ls", "grep", "blame", "bisect", "status", "reflog", "watch", "view"),
     "Move": ("checkout", "switch", "reset", "rollback", "undo", "redo", "revert"),
     "Branch and merge": ("branch", "tag", "merge", "cherry-pick"),
+    "Files": ("files",),
     "Share": ("clone", "push", "pull", "fetch", "remote", "export", "import"),
     "Take care": ("gc", "keep", "fsck", "check-classes", "verify", "key"),
     "For agents and shells": ("mcp", "completion"),
@@ -38,7 +39,7 @@ COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 _MODULES = {
     "classes": ("check-classes",),
-    "files": ("export", "import"),
+    "bundles": ("export", "import"),
     "keys": ("ls", "grep"),
     "live": ("watch", "view"),
     "merging": ("merge", "cherry-pick", "revert"),
@@ -47,6 +48,7 @@ _MODULES = {
     "sharing": ("clone", "push", "pull", "fetch"),
     "signing": ("verify", "key"),
     "upkeep": ("gc", "keep", "fsck"),
+    "workspace": ("files",),
 }
 """The modules in `commands` with several commands; any other command is in the module of its own name."""
 
@@ -62,7 +64,7 @@ ELSEWHERE = {
     "Later: state.cherry_pick('NAME').",
     "mv": f"{_PYTHON}: state['NEW'] = state.pop('KEY'); state.commit().",
     "clean": f"{_PYTHON}: state.discard().",
-    "worktree": "No files are checked out. Each program opens a branch: Versioned(STORE, branch='NAME').",
+    "worktree": "In Python: files.fork('NAME', DIRECTORY) of a Workspace. `vstate files` lists all.",
     "rebase": "History is not rewritten: use `vstate cherry-pick` or `vstate merge`.",
     "restore": "Use `vstate checkout REV -- KEY`.",
     "get": "Use `vstate show KEY`.",

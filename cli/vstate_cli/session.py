@@ -6,6 +6,7 @@ import functools
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
 from typing import Any
 
@@ -223,12 +224,14 @@ def command(
     json: str,
     paged: bool = False,
     reads: bool = False,
+    moves: bool = False,
     dated: bool = False,
 ) -> Callable[[Callable[..., None]], click.Command]:
     """Make a command from a function of a Session. `json` describes the document that `--json` prints.
 
     A terminal shows the output of a `paged` command through the pager. The repository of one that `reads`
-    shows each branch as its reader does, unless `--raw` is given. A `dated` one shows times.
+    shows each branch as its reader does, unless `--raw` is given. One that `moves` HEAD or its branch takes
+    the files of workspaces here along. A `dated` one shows times.
     """
     shown = "\n".join(f"  $ {line}" for line in examples)
     epilog = f"\b\nExamples:\n{shown}\n\nWith --json: {json}"
@@ -248,7 +251,8 @@ def command(
             if date is not None:
                 session.out.short_times = date == "short"
             try:
-                function(session, **params)
+                with _moving_files(session, name) if moves else nullcontext():
+                    function(session, **params)
                 if session.out.damage is not None:
                     raise session.out.damage
             except (NotFound, InvalidInput) as error:
@@ -278,6 +282,12 @@ def command(
         return made
 
     return decorate
+
+
+def _moving_files(session: Session, name: str) -> AbstractContextManager[None]:
+    from vstate_cli.workspaces import moving_files  # late: most commands only look
+
+    return moving_files(session.repo, session.out, name)
 
 
 def _words(context: click.Context) -> list[str]:

@@ -21,7 +21,20 @@ implementation, and this package awaits it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from vstate.aio.mapping import Namespace, Snapshot, Watching
 from vstate.aio.versioned import Lease, Repository, Versioned
 
-__all__ = ["Lease", "Namespace", "Repository", "Snapshot", "Versioned", "Watching"]
+if TYPE_CHECKING:
+    from vstate.aio.workspace import Workspace
+
+__all__ = ["Lease", "Namespace", "Repository", "Snapshot", "Versioned", "Watching", "Workspace"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "Workspace":  # late, for a quick import
+        from vstate.aio import workspace
+
+        return workspace.Workspace
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -32,6 +32,7 @@ RESERVED: Final = frozenset(
         "room-of",
         "shallow",
         "trash",
+        "workspace",
     ]
 )
 """The first segments of a repository's keys: there may be one in the store itself, beside its tenants."""

@@ -104,6 +104,28 @@ class Hooks:
         end(self._running)
 
 
+class Companion(Protocol):
+    """Something outside that goes with a state: the files of a Workspace. The handle's lock is held.
+
+    A call that an exception interrupts is made again, before the next use.
+    """
+
+    def look(self) -> None:
+        """Stage what was changed there."""
+
+    def follow(self, ours: Commit | None) -> None:
+        """Go where the state has gone. `ours` is the commit that the state made, perhaps behind others."""
+
+    def edited(self) -> list[str]:
+        """The keys that were changed there, and that no commit has."""
+
+    def keeps(self, key: str) -> bool:
+        """Whether an uncommitted change of the key is not lost with the state."""
+
+    def close(self) -> None:
+        """Go with the state no more."""
+
+
 class Undoable(Protocol):
     """A savepoint. Dropped without `restore` or `release`, a savepoint of a Versioned is restored."""
 

@@ -120,13 +120,18 @@ class Leftovers:
                     return []
                 plan = handle.plan(keys=[*sorted(table.dirty)])
                 read = handle.plan(keys=_while_short(table))
-                return sorted({*plan.changes, *plan.unpicklable, *read.changes, *read.unpicklable})
+                return self._lost([*plan.changes, *plan.unpicklable, *read.changes, *read.unpicklable])
         except Exception:  # the store is closed or gone, or a class fails to pickle
             return self._staged()
 
     def _staged(self) -> list[str]:
         table = self._handle.at.table
-        return sorted(key for key in table.dirty if key in table.slots and table.slots[key].dirty)
+        return self._lost([key for key in table.dirty if key in table.slots and table.slots[key].dirty])
+
+    def _lost(self, keys: list[str]) -> list[str]:
+        """The keys whose changes are nowhere else, sorted."""
+        companions = self._handle.companions
+        return sorted({key for key in keys if not any(each.keeps(key) for each in companions)})
 
     def _warn(self, event: str, keys: list[str], stacklevel: int, *, unknown: bool = False) -> None:
         lost = [repr(key) for key in keys[:_SHOWN]]

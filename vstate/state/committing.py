@@ -81,6 +81,8 @@ def commit_now(
     branch = handle.at.branch or handle.own_branch()
     if handle.hooks.functions:
         handle.hooks.run()
+    for each in handle.companions:
+        each.look()
     if handle.at.open and (notes := handle.at.notes) is not None:
         notes.open = False
     for key in keys or ():
@@ -264,6 +266,8 @@ def finish_commit(
     epoch = at.epoch + 1
     handle.at = Position(hot, at.table, head, at.branch, events, epoch, steps, None, saved, settled=False)
     handle.take_steps()
+    if handle.companions:
+        handle.follow(attempt.commit)
 
 
 def _finish_unseen(handle: Handle, attempt: Attempt, *, late: bool = False) -> None:

@@ -41,7 +41,7 @@ from vstate.repo.core import Revision
 from vstate.repo.names.refs import HEAD, HEADS, Head
 from vstate.repo.repository import Repository
 from vstate.repo.sweeps import retry_after_sweep
-from vstate.state.base import StateHandle, make_expiry, missing
+from vstate.state.base import Companion, StateHandle, make_expiry, missing
 from vstate.state.plan import Plan, make_plan, out_of_reach
 from vstate.state.position import Position, Savepoint, restore
 from vstate.state.slots import (
@@ -85,6 +85,8 @@ class Handle(StateHandle):
         # As `is_mine`, without a call of Python for each commit.
         self._is_inside: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
         self.watches: WeakSet[Any] = WeakSet()
+        self.companions: tuple[Companion, ...] = ()
+        """What goes with this state outside of it. Each is asked before changes are looked for."""
         self.contended = (0.0, 0.0)
         """Until when updates begin with a pause, by the monotonic clock, and the pause's most seconds."""
         self.created: tuple[str, ObjectId] | None = None
@@ -540,7 +542,8 @@ class Handle(StateHandle):
     def has_uncommitted(self) -> bool:
         """Whether a commit would be made."""
         with self.lock:
-            at = self.settle()
+            self.look_outside()
+            at = self.at
             if not at.events and not at.table.dirty and not at.table.open:
                 return False
             return bool(at.events or self.compare().changes)
@@ -548,7 +551,33 @@ class Handle(StateHandle):
     def require_clean(self, operation: str) -> None:
         """Raise UncommittedChanges if a commit would be made."""
         if self.has_uncommitted():
-            raise UncommittedChanges(operation)
+            with self.lock:
+                raise UncommittedChanges(operation, self.compare().changes)
+
+    def look_outside(self) -> None:
+        """Settle, and stage what was changed outside; the lock is held."""
+        self.settle()
+        for each in self.companions:
+            each.look()
+
+    def follow(self, ours: Commit | None = None) -> None:
+        """Have everything outside go where the state is now; `ours` is the commit made on the way, if any."""
+        for each in self.companions:
+            each.follow(ours)
+
+    def require_unedited(self, operation: str, keys: Iterable[str] = ()) -> None:
+        """Raise UncommittedChanges if something outside, or one of the keys there, was edited.
+
+        A program cannot discard such edits with the state.
+        """
+        chosen = set(keys)
+        with self.lock:
+            edited = [key for each in self.companions for key in each.edited()]
+        if chosen:
+            edited = [key for key in edited if key in chosen]
+        if edited:
+            advice = "commit() them first, or throw them away by restore(force=True) of their Workspace"
+            raise UncommittedChanges(operation, edited, advice=advice)
 
     def discard(self, keys: Iterable[str]) -> None:
         """Forget the uncommitted changes, of these keys or of all. Recorded events stay."""
@@ -639,7 +668,7 @@ class Handle(StateHandle):
 
     def _diff_staged(self, old: Revision | None) -> Diff:
         with self.lock:
-            self.settle()
+            self.look_outside()
             plan = self.compare()
             changes, reader = dict(plan.changes), plan.reader()
             node, at = self.repo.objects.node, expiry.now()

@@ -88,11 +88,13 @@ def arrive(
     found = (each.after(commit) for each in handle.at.doubts if commit is not None and each.branch == branch)
     doubts = tuple(each for each in found if each is not None)
     handle.go(head=commit, branch=branch, steps=steps, pending=None, doubts=doubts)
+    handle.follow()
 
 
 def begin_anew(handle: Handle, commit: Commit) -> None:
     """Be at a commit of this branch with nothing in hand."""
     handle.clear(head=commit, events=(), pending=None, doubts=())
+    handle.follow()
 
 
 def refresh(handle: Handle) -> Commit | None:
@@ -134,6 +136,8 @@ def _go_to(handle: Handle, head: Head) -> None:
 
 def move(handle: Handle, commit: Commit, branch: str | None) -> None:
     """Go to another commit with the staged changes. Values that are the same there stay the same objects."""
+    for each in handle.companions:
+        each.look()
     at = handle.at
     try:
         plan = handle.plan()
@@ -144,6 +148,7 @@ def move(handle: Handle, commit: Commit, branch: str | None) -> None:
             raise
         _require_nothing_staged(handle)
         handle.clear(head=commit, branch=branch, pending=None, doubts=())
+        handle.follow()
         return
     arrive(handle, commit, foreign, branch=branch, agreed=agreed, planned=plan.steps)
 

@@ -17,6 +17,7 @@ from typing import Any
 from weakref import getweakrefcount
 
 from vstate.values.fields import by_class
+from vstate.values.file import File
 
 NODE_BUDGET = 20_000
 """A value of more objects is not walked: pickling it costs about as much as the walk."""
@@ -28,7 +29,7 @@ a small value a look is worth its cost: the references may come from inside, as 
 IMMUTABLE = frozenset(
     {
         type(None), bool, int, float, complex, str, bytes, range, type(Ellipsis),
-        date, datetime, time, timedelta, timezone, Decimal,
+        date, datetime, time, timedelta, timezone, Decimal, File,
     }
 )  # fmt: skip
 """Types whose instances cannot change, and hold nothing that can."""

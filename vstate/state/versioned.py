@@ -150,6 +150,8 @@ class Versioned(State):
             watch.end()
         for watch in watches:
             watch.close()
+        for companion in self._handle.companions:
+            companion.close()
         self._handle.close()
         if self._owned:
             self.store.close()
@@ -262,7 +264,11 @@ class Versioned(State):
         return self._handle.has_uncommitted()
 
     def discard(self, *keys: str) -> None:
-        """Forget the uncommitted changes, of these keys or of all. Recorded events stay."""
+        """Forget the uncommitted changes, of these keys or of all. Recorded events stay.
+
+        Raises UncommittedChanges for edited files of a Workspace: its `restore` throws them away.
+        """
+        self._handle.require_unedited("discard", keys)
         self._handle.discard(keys)
 
     def commit(
@@ -457,11 +463,13 @@ class Versioned(State):
     def reset(self, rev: Revision) -> Commit:
         """Move the branch itself to `rev`; uncommitted changes and recorded events are gone.
 
-        The old head stays in the branch's reflog. Raises DetachedHead, NotFound, RefMoved.
+        The old head stays in the branch's reflog. Raises DetachedHead, NotFound, RefMoved, and
+        UncommittedChanges for edited files of a Workspace.
         """
         handle = self._handle
         branch, old = handle.own_branch(), handle.at.head
         target = handle.trusted(handle.resolve(rev))
+        handle.require_unedited("reset")
 
         def look() -> None:
             if old != target and self.repo.refs.read(HEADS + branch) == target.oid:

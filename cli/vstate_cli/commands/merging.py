@@ -52,6 +52,7 @@ def _options(verb: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 @command(
     "merge",
+    moves=True,
     examples=[
         "vstate merge what-if",
         "vstate merge origin/main -m 'the work of yesterday'",
@@ -109,6 +110,7 @@ def merge(
 
 @command(
     "cherry-pick",
+    moves=True,
     examples=["vstate cherry-pick what-if", "vstate cherry-pick what-if~2 --theirs plan"],
     json="{branch, commit, changes: {added, modified, removed}}. commit is null if there was nothing to "
     "commit, and changes is absent then. After a conflict, the same object as `vstate merge --json`.",
@@ -126,6 +128,7 @@ def cherry_pick(session: Session, rev: str, **options: Any) -> None:
 
 @command(
     "revert",
+    moves=True,
     examples=["vstate revert HEAD~1", "vstate revert HEAD~3 -m oops"],
     json="{branch, commit, changes: {added, modified, removed}}. commit is null if there was nothing to "
     "commit, and changes is absent then. After a conflict, the same object as `vstate merge --json`.",

@@ -20,6 +20,7 @@ from vstate_cli.suggestions import ANY_BRANCH, BRANCH, KEY, REV, Count
 
 @command(
     "checkout",
+    moves=True,
     examples=[
         "vstate checkout main",
         "vstate checkout HEAD~3 -b what-if",
@@ -82,6 +83,7 @@ def _restore(session: Session, rev: str, keys: tuple[str, ...]) -> None:
 
 @command(
     "switch",
+    moves=True,
     examples=["vstate switch main", "vstate switch -", "vstate switch -c what-if HEAD~3"],
     json="the same object as `vstate checkout --json`.",
 )
@@ -134,6 +136,7 @@ def _move(session: Session, target: str, *, is_new: bool = False) -> None:
 
 @command(
     "reset",
+    moves=True,
     examples=["vstate reset HEAD~1", "vstate reset main@{yesterday}"],
     json="{branch, old, commit}. old and commit are the ids of the commits before and after.",
 )
@@ -156,6 +159,7 @@ def reset(session: Session, rev: str, hard: bool) -> None:
 
 @command(
     "rollback",
+    moves=True,
     examples=[
         "vstate rollback",
         "vstate rollback --steps 3",
@@ -193,6 +197,7 @@ def rollback(session: Session, rev: str | None, steps: int | None, message: str)
 
 @command(
     "undo",
+    moves=True,
     examples=["vstate undo", "vstate undo -n 3", "vstate undo --redo"],
     json="{branch, old, commit, action}. old and commit are the ids of the commits before and after; "
     "action is the text of the reflog line.",
@@ -213,7 +218,7 @@ def undo(session: Session, steps: int | None, redo: bool) -> None:
     carry_out(session, found, hint="" if redo else "To take that back: vstate redo")
 
 
-@command("redo", examples=["vstate redo"], json="the same object as `vstate undo --json`.")
+@command("redo", moves=True, examples=["vstate redo"], json="the same object as `vstate undo --json`.")
 def redo(session: Session) -> None:
     """Take back the last undo of HEAD's branch.
 

@@ -128,6 +128,7 @@ def push(
 
 @command(
     "pull",
+    moves=True,
     examples=["vstate pull", "vstate pull origin main", "vstate pull /backup/agent"],
     json="{fetched, branches: [{name, strategy, commit, merged_keys}]}. fetched is a list of objects "
     'as `vstate clone --json` prints one; strategy is "up-to-date", "fast-forward" or "merge".',

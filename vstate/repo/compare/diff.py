@@ -96,6 +96,11 @@ class Diff(Mapping[str, Change]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def below(self, prefix: str) -> Diff:
+        """The Diff of the keys that begin with `prefix` alone."""
+        found = [change for key, change in self._entries.items() if key.startswith(prefix)]
+        return Diff(found, load=self._load, inspect=self._inspect)
+
     @property
     def added(self) -> list[str]:
         """The keys that are only in the new state."""

@@ -30,7 +30,7 @@ from vstate.repo.names.refs import (
 )
 from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH
 from vstate.repo.rooms import GONE, ROOM_OF, room_in
-from vstate.repo.rules import keeps, labels, leases, policies
+from vstate.repo.rules import keeps, labels, leases, policies, workspaces
 from vstate.repo.upkeep.damage import Damage
 from vstate.repo.upkeep.salvage import Row, Salvage, Unreadable
 
@@ -57,6 +57,7 @@ _PARSERS: Mapping[str, tuple[str, Callable[[str, bytes], object]]] = {
     leases.LEASE: ("lease", lambda _, row: leases.parse_lease(row)),
     leases.SIGHT: ("sight of a lease", lambda _, row: leases.parse_sights(row)),
     policies.POLICY: ("policy", lambda _, row: policies.parse_policies(row)),
+    workspaces.WORKSPACE: ("workspace", lambda _, row: workspaces.parse_workspace(row)),
     refs.LABELS: ("labels", lambda _, row: labels.parse_labels(row)),
     graph.GRAPH: ("graph", graph.read_segment),
     sweeps.ARRIVED: ("arrival", lambda _, row: sweeps.check_arrival(row)),

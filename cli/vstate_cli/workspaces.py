@@ -1,0 +1,73 @@
+"""Workspaces: the directories on this machine whose files go where a command moves a branch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from vstate.errors import UncommittedChanges
+from vstate.objects.ids import ObjectId
+from vstate.repo.names.refs import Head
+from vstate.repo.repository import Repository
+from vstate.repo.rules.workspaces import WorkspaceRow, note_workspace, this_host, workspaces
+from vstate.workspace.directory import Directory
+from vstate.workspace.paths import CONTROL
+from vstate_cli.output import Output
+
+_ADVICE = "commit() them in Python, or throw them away: vstate files restore HEAD --force"
+
+
+def is_here(row: WorkspaceRow) -> bool:
+    """Whether the directory of a workspace is on this machine."""
+    return row.host == this_host() and os.path.isdir(os.path.join(row.directory(), CONTROL))
+
+
+def open_directory(repo: Repository, row: WorkspaceRow, out: Output) -> Directory:
+    """The files of a workspace that is here, whose moves show their progress."""
+    directory = Directory(repo, row.directory(), row.prefix)
+    directory.progress = partial(out.progress, "writing files")
+    return directory
+
+
+def branch_of(row: WorkspaceRow, head: Head) -> str | None:
+    """The branch whose files are in a workspace; None if it goes where a detached HEAD is."""
+    return head.branch if row.follows_head else row.branch or None
+
+
+def root_of(repo: Repository, row: WorkspaceRow, head: Head) -> ObjectId | None:
+    """The tree whose files belong into a workspace."""
+    branch = branch_of(row, head)
+    commit = repo.commit_at(head) if branch == head.branch else repo.newest(branch or "")
+    return None if commit is None else commit.root
+
+
+@contextmanager
+def moving_files(repo: Repository, out: Output, operation: str) -> Iterator[None]:
+    """For a command that moves HEAD or its branch: the files here go along.
+
+    Raises UncommittedChanges, before anything moves, if one of them was edited.
+    """
+    head = repo.refs.head()
+    rows = [row for row in workspaces(repo.store) if is_here(row) and branch_of(row, head) == head.branch]
+    for row in rows:
+        directory = open_directory(repo, row, out)
+        with directory.locked():
+            directory.move(root_of(repo, row, head), operation=operation, advice=_ADVICE)
+            if edits := directory.scan({}):
+                raise UncommittedChanges(operation, map(directory.key, edits), advice=_ADVICE)
+    yield
+    head = repo.refs.head()
+    for row in rows:
+        directory = open_directory(repo, row, out)
+        with directory.locked():
+            before = directory.index.root
+            directory.move(root := root_of(repo, row, head))
+        now = row._replace(branch=branch_of(row, head) or "")
+        if now != row:
+            note_workspace(repo.store, now)
+        if root != before:
+            out.note(f"the files in {directory.path} went along")
+        for key, reason in directory.refused.items():
+            out.note(f"{key} was not written: {reason}")

@@ -1,0 +1,160 @@
+"""`vstate files`, and the verbs of the terminal, which take the files of workspaces along."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from folders import found_in, put
+
+from vstate import Disk, File, Versioned, Workspace
+from vstate.repo.rules.workspaces import note_workspace, workspaces
+
+MOVES = {
+    "rollback": ["rollback"],
+    "reset": ["reset", "HEAD~1"],
+    "undo": ["undo"],
+    "revert": ["revert", "HEAD"],
+    "switch": ["switch", "side"],
+    "checkout of a branch": ["checkout", "side"],
+    "checkout of a commit": ["checkout", "HEAD~1"],
+    "checkout of a key": ["checkout", "HEAD~1", "--", "files/a"],
+    "merge": ["merge", "side"],
+    "cherry-pick": ["cherry-pick", "side"],
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with two commits and a branch aside, and its workspace; no program has them open."""
+    with Versioned(Disk(tmp_path / "store")) as state:
+        files = Workspace(state, tmp_path / "files")
+        put(tmp_path / "files", {"a": b"1", "gone": b"g"})
+        state.commit("one")
+        with files.fork("side", tmp_path / "side") as other:
+            put(tmp_path / "side", {"s": File(b"s", "executable")})
+            other.state.commit("side")
+        put(tmp_path / "files", {"a": b"2", "gone": None})
+        state.commit("two")
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def place(store: Path) -> Path:
+    """The workspace of the store."""
+    return store.parent / "files"
+
+
+def head_of(place: Path) -> dict[str, File]:
+    with Versioned(Disk(place.parent / "store")) as state:
+        return {key.removeprefix("files/"): value for key, value in state.items("files/")}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_a_verb_takes_the_files_along_and_no_edit(name: str, place: Path, vstate: Any) -> None:
+    """The verb says so; while a file is edited, it refuses, and nothing moves."""
+    before = found_in(place)
+    put(place, {"a": b"edit"})
+    assert "uncommitted changes of 'files/a'" in vstate.fails(*MOVES[name])
+    assert found_in(place) == before | {"a": File(b"edit")}
+    assert "Restored 1 file" in vstate("files", "restore", "HEAD", "--force")
+    assert found_in(place) == before
+    result = vstate.run(*MOVES[name])
+    assert result.exit_code == 0, result.output
+    assert f"the files in {place} went along" in result.stderr
+    assert found_in(place) == head_of(place) != before
+    result = vstate.run("switch", "main")
+    assert result.exit_code == 0
+    assert found_in(place) == head_of(place)
+    assert vstate.json("files")[0]["branch"] == "main"
+
+
+def test_redo_takes_the_files_along(place: Path, vstate: Any) -> None:
+    """After an undo, the files are again as they were."""
+    before = found_in(place)
+    vstate.run("undo")
+    assert found_in(place) != before
+    vstate.run("redo")
+    assert found_in(place) == before
+
+
+def test_a_workspace_of_another_branch_stays(place: Path, vstate: Any) -> None:
+    """A directory that was opened on a branch of its own does not go where HEAD goes."""
+    aside = place.parent / "side"
+    before = found_in(aside)
+    vstate.run("rollback")
+    assert found_in(aside) == before
+    vstate.run("switch", "side")
+    assert found_in(aside) == found_in(place) == before
+
+
+def test_files_shows_restores_and_exports(place: Path, vstate: Any) -> None:
+    """Each directory with its branch and edits; paths of a commit; all files of one in a new directory."""
+    put(place, {"a": b"edit", "new": b"n", os.fsdecode(b"\xff"): b"x"})
+    os.mkfifo(place / "fifo")
+    shown = vstate("files").splitlines()
+    assert shown[:4] == [f"{place} on main", "  + new", "  + %FF", "  ~ a"]
+    listed = {each["directory"]: each for each in vstate.json("files")}
+    assert listed[str(place)]["modified"] == ["a"]
+    assert listed[str(place)]["added"] == ["new", "%FF"]
+    assert listed[str(place)]["left_out"] == {"fifo": "a fifo"}
+    assert listed[str(place.parent / "side")]["branch"] == "side"
+    assert "--force" in vstate.fails("files", "restore", "HEAD", "a")
+    assert vstate.json("files", "restore", "HEAD~1", "gone", "a", "--force")["files"] == ["a", "gone"]
+    assert found_in(place)["a"] == File(b"1")
+    out = str(place.parent / "out")
+    assert vstate.json("files", "export", "side", out) == {
+        "directory": out,
+        "files": ["a", "gone", "s"],
+        "refused": {},
+    }
+    assert found_in(out) == found_in(place.parent / "side")
+    assert sorted(os.listdir(out)) == ["a", "gone", "s"]
+    assert "not empty" in vstate.fails("files", "export", "side", out)
+
+
+def test_workspaces_that_are_not_here_are_named_only(place: Path, vstate: Any) -> None:
+    """Those of other hosts and directories that are gone are listed, and no verb looks for them."""
+    with Disk(place.parent / "store") as store:
+        row = next(row for row in workspaces(store) if row.directory() == str(place))
+        note_workspace(store, row._replace(host="elsewhere"))
+    place.rename(place.parent / "moved")
+    assert [each["here"] for each in vstate.json("files")] == [False, False, True]
+    assert vstate.run("undo").stderr == ""
+    assert "0 directories here" in vstate.fails("files", "restore", "HEAD")
+
+
+def test_fsck_finds_a_damaged_row_of_a_workspace(place: Path, vstate: Any) -> None:
+    """A row that names no workspace is damage, and a repair moves it aside."""
+    with Disk(place.parent / "store") as store:
+        store.set("workspace/" + "0" * 32, b"rubbish")
+    assert "workspace" in vstate.run("fsck").output
+    assert vstate.run("fsck", "--repair").exit_code in (0, 1)
+    assert vstate.run("fsck").exit_code == 0
+
+
+def test_no_command_loads_a_value(place: Path, vstate: Any) -> None:
+    """A pickle that would run code lies at the key of a file, and moves and restores go around it."""
+    evil = place.parent / "evil"
+    with Versioned(Disk(place.parent / "store")) as state:
+        Workspace(state, place)
+        state["files/evil"] = [File(b"x"), MakesDirectory(str(evil))]
+        state.commit("three")
+    evil.rmdir()  # the commit has loaded it once, to see that it loads
+    out = str(place.parent / "out")
+    lines = (["undo"], ["redo"], ["files"], ["files", "restore", "HEAD"], ["files", "export", "HEAD", out])
+    for line in lines:
+        assert vstate.run(*line).exit_code == 0
+    assert not evil.exists()
+
+
+class MakesDirectory:
+    """A value whose loading makes a directory."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (self.path,)
