@@ -11,7 +11,7 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -111,6 +111,18 @@ class Call(NamedTuple):
     how: How
 
 
+class Mark(NamedTuple):
+    """How far a commit of the state has the edits of a run: of all steps up to this position.
+
+    And of those that were `flying` when the commit was made: they had begun, and had no record yet. `ended`:
+    also of what follows the last step.
+    """
+
+    reached: int = 0
+    flying: Sequence[str] = ()
+    ended: bool = False
+
+
 class Run(Uncopied):
     """A run, to be entered by `with`, once. `Versioned.run` makes it.
 
@@ -133,7 +145,13 @@ class Run(Uncopied):
         self._is_entered = self._is_inside = False
         self._left_open: dict[str, Call] = {}
         self._counts: Counter[str] = Counter()
-        self._position = 0
+        self._called: set[str] = set()
+        """The ids of the steps that this entry has called, and in `_flying` of those without a record."""
+        self._flying: set[str] = set()
+        self._last = self._reached = 0
+        """The last position of a step, and that up to which the state has the edits of steps."""
+        self._mark = Mark()
+        """How far the state had the edits when the run was entered."""
         self._is_known = False
         """Whether the records here are those in the store."""
         self._commit: Commit | None = None
@@ -141,8 +159,6 @@ class Run(Uncopied):
         self._steps: dict[str, Step] = {}
         self._rows: dict[str, bytes] = {}
         self._reader: Reader = handle.repo.objects
-        self._reached = 0
-        """The position of the last step whose edits the state has."""
 
     @property
     def steps(self) -> list[Step]:
@@ -206,15 +222,18 @@ class Run(Uncopied):
         self._handle.require_clean("a run")
         go_to_newest(self._handle)
         self._read()
+        self._mark = self._find_mark()
+        self._reached = self._mark.reached
         self._is_inside = True
 
     def _end(self) -> None:
         """Commit the edits since the last step, and record that the run has come to its end."""
-        self._drop_known(self._position + 1)
-        has_edits, info = self._may_have_edits(), self._info
-        if has_edits or (info is not None and not info.ended):
+        if self._mark.ended:
+            self._drop()
+        if self._may_have_edits() or (self._info is not None and not self._info.ended):
             try:
-                self._publish("ended", {}, self._next_info()._replace(ended=True), self._position + 1)
+                mark = Mark(self._reached, sorted(self._flying), ended=True)
+                self._publish("ended", {}, self._next_info()._replace(ended=True), mark)
             except BaseException:
                 self._drop()
                 raise
@@ -273,16 +292,18 @@ class Run(Uncopied):
         title = how.name or str(getattr(function, "__name__", type(function).__name__))
         named = f"{function.__module__}.{getattr(function, '__qualname__', title)}"
         arguments = _encoded((args, kwargs), f"the arguments of step {title}")
-        left, position = self._left_open.pop(title, None), self._position + 1
+        left = self._left_open.pop(title, None)
         if how.key is not None:
-            id, position = f"{title}[{check_text('key', how.key)}]", max(position, len(self._steps) + 1)
+            id = f"{title}[{check_text('key', how.key)}]"
         elif left is not None and self._are_same(arguments, left.arguments.entry):
-            id, position = left.id, left.position
+            id = left.id
         else:
             self._counts[title] += 1
             id = f"{title}#{self._counts[title]}"
-        self._position = max(self._position, position)
-        return Call(id, title, position, function, named, args, kwargs, arguments, how)
+        if id not in self._steps:
+            self._flying.add(id)
+            self._last += 1
+        return Call(id, title, self._last, function, named, args, kwargs, arguments, how)
 
     def work(self, call: Call) -> Work:
         """What the step does, for whatever makes the calls."""
@@ -347,10 +368,12 @@ class Run(Uncopied):
                 f"run {self.id!r} is on branch {self.branch!r}, and the state on {self._handle.at.branch!r}: "
                 "go back before the next step"
             )
+        if not self._lease.held:
+            self._lease.check()  # which raises: another holder may call the function by now
         if not self._is_known:
             self._read()
         step = self._steps.get(call.id)
-        self._drop_known(call.position if step is None else step.position)
+        self._drop_known(call.id, step)
         if step is None or step.status == FAILED:
             return step
         if step.function != call.named or not self._are_same(
@@ -419,7 +442,7 @@ class Run(Uncopied):
         """Read the records, in one round."""
         repo = self._handle.repo
         self._commit = newest = repo.newest(branch_of_run(self.id))
-        self._info, self._rows, self._steps, self._reached = None, {}, {}, 0
+        self._info, self._rows, self._steps = None, {}, {}
         if newest is not None:
             repo.require_trusted(newest)
             self._info = _run_of(newest)
@@ -431,19 +454,20 @@ class Run(Uncopied):
                 if key.startswith(STEP) and key.endswith(RECORD):
                     step = step_of(key, self._load(key))
                     self._steps[step.id] = step
-            self._reached = self._find_reached(self._info)
+        self._last = max([self._last, *(step.position for step in self._steps.values())])
         self._is_known = True
 
-    def _find_reached(self, info: RunInfo) -> int:
-        """The position of the last step whose edits the state has. A rollback or reset takes them back."""
-        head = self._handle.at.head
-        for made, _ in () if head is None else self._handle.repo.history.going_back(head):
-            if made.order <= info.after:
-                break
-            match made.info.get(INFO):
-                case {"id": self.id, "reached": int(reached)}:
-                    return reached
-        return 0
+    def _find_mark(self) -> Mark:
+        """How far the state has the edits of earlier entries. A rollback, or a reset, takes edits back."""
+        head, info = self._handle.at.head, self._info
+        if head is not None and info is not None:
+            for made, _ in self._handle.repo.history.going_back(head):
+                if made.order <= info.after:
+                    break
+                told = made.info.get(INFO)
+                if isinstance(told, dict) and told.get("id") == self.id:
+                    return Mark(**{name: told[name] for name in Mark._fields if name in told})
+        return Mark()
 
     def _load(self, key: str) -> Any:
         return self._handle.repo.load(key, self._rows[key], self._reader).value
@@ -473,10 +497,12 @@ class Run(Uncopied):
         left = [id for id in info.open if id != step.id] + [step.id] * (step.status == OPEN)
         number = info.steps + (step.id not in self._steps)
         message = f"{step.id}: {step.status}"
-        self._publish(
-            message, entries, info._replace(open=left, steps=number), step.position if with_edits else None
-        )
+        mark = None
+        if with_edits:
+            mark = Mark(max(self._reached, step.position), sorted(self._flying - {step.id}))
+        self._publish(message, entries, info._replace(open=left, steps=number), mark)
         self._steps[step.id] = step
+        self._flying.discard(step.id)
 
     def _next_info(self) -> RunInfo:
         if self._info is not None:
@@ -484,10 +510,8 @@ class Run(Uncopied):
         head, now = self._handle.at.head, datetime.now(UTC)
         return RunInfo(self.id, self._of, now, now, 0, (), False, 0 if head is None else head.order)
 
-    def _publish(
-        self, message: str, values: Mapping[str, Encoded], info: RunInfo, position: int | None
-    ) -> None:
-        """Commit values to the branch of the run; with a position, together with the edits of the state."""
+    def _publish(self, message: str, values: Mapping[str, Encoded], info: RunInfo, mark: Mark | None) -> None:
+        """Commit values to the branch of the run; with a mark, together with the edits of the state."""
         repo, before = self._handle.repo, self._commit
         if before is None:
             values = {**values, **{key: encode_value(name) for key, name in marks("run").items()}}
@@ -501,7 +525,7 @@ class Run(Uncopied):
         line = reflog_action("run", commit)
         advance = Advance(branch, (commit,), objects | made, tuple(nodes), expected, line)
         try:
-            landed = position is not None and self._commit_edits(advance, position)
+            landed = mark is not None and self._commit_edits(advance, mark)
             if not landed and not repo.publish_all([advance], guard=self._lease):
                 raise repo.ref_moved(HEADS + branch, expected)
         except BaseException:
@@ -516,21 +540,29 @@ class Run(Uncopied):
         at = self._handle.at
         return bool(at.table.dirty or at.table.open or at.events)
 
-    def _commit_edits(self, advance: Advance, position: int) -> bool:
+    def _commit_edits(self, advance: Advance, mark: Mark) -> bool:
         """Commit the edits of the state, and the record with them; False if there are no edits."""
         if not self._may_have_edits():
             return False
-        reached, message = max(self._reached, position), f"{self.id}: {advance.commits[-1].message}"
-        guard = _Together(self._lease, self._handle, advance)
-        if commit_now(self._handle, message, {INFO: {"id": self.id, "reached": reached}}, guard) is None:
+        message, guard = (
+            f"{self.id}: {advance.commits[-1].message}",
+            _Together(self._lease, self._handle, advance),
+        )
+        told = {name: value for name, value in mark._asdict().items() if value}
+        if commit_now(self._handle, message, {INFO: {"id": self.id, **told}}, guard) is None:
             return False
-        self._reached = reached
+        self._reached = mark.reached
         return True
 
-    def _drop_known(self, position: int) -> None:
-        """Discard the edits before a step of this position if the state has them, from an earlier entry."""
-        if position <= self._reached:
-            self._drop()
+    def _drop_known(self, id: str, step: Step | None) -> None:
+        """Discard the edits before this call if the state has them, from an earlier entry."""
+        mark = self._mark
+        if id not in self._called:
+            self._called.add(id)
+            if (mark.ended or id in mark.flying) if step is None else step.position <= mark.reached:
+                self._drop()
+        if step is None:  # a new one: what follows is new too
+            self._mark = mark._replace(ended=False)
 
     def _drop(self) -> None:
         """Discard the edits, and the events, since the last step."""
