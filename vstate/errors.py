@@ -488,7 +488,7 @@ class ForkedRunWarning(UserWarning):
 
 def _called(function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     given = [*map(quoted, args), *(f"{name}={quoted(value)}" for name, value in kwargs.items())]
-    return f"{function}({', '.join(given)})"
+    return " ".join(f"{function}({', '.join(given)})".split())
 
 
 class StorageError(VStateError):
