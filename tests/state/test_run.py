@@ -312,11 +312,22 @@ def test_a_second_call_in_the_same_block_is_the_same_step() -> None:
         assert run.step(shop.charge, {"amount": 1}, once=True) == "found"
         assert run.step(shop.charge, {"amount": 1}, once=True) == {"receipt": 2}
         assert [step.id for step in run.steps] == ["charge#1", "charge#2"]
+
+    def fail(intent: runs.Intent) -> None:
+        raise ConnectionError
+
+    shop.fails = [TimeoutError()]
+    with shop.state.run("t") as run:
+        for error in (TimeoutError, ConnectionError, ConnectionError):
+            with pytest.raises(error):
+                run.step(shop.charge, {"amount": 1}, once=True, check=fail)
+        assert run.step(shop.charge, {"amount": 1}, once=True, check=lambda intent: "asked") == "asked"
+        assert [step.id for step in run.steps] == ["charge#1"]
     shop.fails = [TimeoutError()]
     with shop.state.run("s") as run:
         with pytest.raises(TimeoutError):
             run.step(shop.charge, {"amount": 1}, once=True)
-        assert run.step(shop.charge, {"amount": 2}, once=True) == {"receipt": 4}
+        assert run.step(shop.charge, {"amount": 2}, once=True) == {"receipt": 5}
 
 
 # Failures

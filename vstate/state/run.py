@@ -175,19 +175,15 @@ class Run(Uncopied):
         if self._is_entered:
             raise InvalidInput(f"run {self.name!r} has been entered: make a new one with state.run()")
         self._is_entered = True
-        while True:
+        while not self._is_inside:
             self.id = self._find_id()
             self._lease = self._lease_of(RUNS + self.id)
             self._lease.__enter__()
             try:
-                # On another branch, the run may have begun before the lease was free.
-                if self._find_id() == self.id:
-                    self._handle.alone(self._begin)
-                    break
-            except BaseException:
-                self._lease.__exit__()
-                raise
-            self._lease.__exit__()
+                self._handle.alone(self._begin)
+            finally:
+                if not self._is_inside:
+                    self._lease.__exit__()
         if self._is_forked and self.id != self.name:
             warnings.warn(_FORKED.format(self.name, self.branch, self.id), ForkedRunWarning, stacklevel=2)
         return self
@@ -212,19 +208,21 @@ class Run(Uncopied):
         self._lease.stop_waiting()
 
     def _find_id(self) -> str:
-        """The name. If it is that of a run of another branch, the name and the branch."""
-        newest = self._handle.repo.newest(branch_of_run(self.name))
-        return (
-            self.name if newest is None or _run_of(newest).branch == self._of else f"{self.name}@{self._of}"
-        )
+        """The name, and with the branch if the run of that name is one of another branch."""
+        id = self.name
+        while (newest := self._handle.repo.newest(branch_of_run(id))) and _run_of(newest).branch != self._of:
+            id = f"{id}@{self._of}"
+        return id
 
     def _begin(self) -> None:
         self._handle.require_clean("a run")
         go_to_newest(self._handle)
         self._read()
-        self._mark = self._find_mark()
-        self._reached = self._mark.reached
-        self._is_inside = True
+        # On another branch, a run of this id may have begun before the lease was free.
+        if self._info is None or self._info.branch == self._of:
+            self._mark = self._find_mark()
+            self._reached = self._mark.reached
+            self._is_inside = True
 
     def _end(self) -> None:
         """Commit the edits since the last step, and record that the run has come to its end."""
@@ -307,6 +305,14 @@ class Run(Uncopied):
 
     def work(self, call: Call) -> Work:
         """What the step does, for whatever makes the calls."""
+        try:
+            return (yield from self._work(call))
+        except BaseException as error:
+            if call.how.once and not isinstance(error, call.how.not_done):
+                self._left_open[call.title] = call
+            raise
+
+    def _work(self, call: Call) -> Work:
         step: Step | None = yield False, partial(self._find, call)
         if step is not None and step.status == DONE:
             return (yield False, partial(self._load, STEP + step.id + RESULT))
@@ -328,7 +334,7 @@ class Run(Uncopied):
                 result = yield True, function
             except BaseException as error:
                 savepoint.end()
-                is_open = self._note_open(call, error)
+                is_open = call.how.once and not isinstance(error, call.how.not_done)
                 if isinstance(error, Exception):
                     if left and not is_open:
                         yield True, backoff.pause
@@ -339,7 +345,6 @@ class Run(Uncopied):
                 yield False, partial(self._land, call, step, result)
             except BaseException as error:
                 savepoint.end()
-                self._note_open(call)
                 if isinstance(error, VStateError):
                     mark_lost(error, "run")
                 raise
@@ -376,25 +381,13 @@ class Run(Uncopied):
         self._drop_known(call.id, step)
         if step is None or step.status == FAILED:
             return step
-        if step.function != call.named or not self._are_same(
-            call.arguments, self._rows[STEP + step.id + ARGUMENTS]
-        ):
-            recorded, now = (
-                (step.function, *self._intent(step).arguments),
-                (call.named, call.args, call.kwargs),
-            )
-            raise RunChanged(self.id, step.id, recorded=recorded, now=now)
+        recorded = self._rows[STEP + step.id + ARGUMENTS]
+        if step.function != call.named or not self._are_same(call.arguments, recorded):
+            then, now = self._intent(step).arguments, (call.args, call.kwargs)
+            raise RunChanged(self.id, step.id, recorded=(step.function, *then), now=(call.named, *now))
         if step.status == OPEN and call.how.check is None:
-            self._note_open(call)
             raise EffectUnknown(self.id, *self._intent(step), reason=step.error)
         return step
-
-    def _note_open(self, call: Call, error: BaseException | None = None) -> bool:
-        """Whether the call leaves the step open; the next call like it is this step then."""
-        is_open = call.how.once and (error is None or not isinstance(error, call.how.not_done))
-        if is_open:
-            self._left_open[call.title] = call
-        return is_open
 
     def _land(self, call: Call, step: Step, result: Any) -> None:
         """Record the result, and commit the edits of the state with it."""
