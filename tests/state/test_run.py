@@ -26,6 +26,7 @@ from vstate import (
     Memory,
     MergeConflict,
     NotFound,
+    RefMoved,
     RunChanged,
     StoreUnavailable,
     UncommittedChanges,
@@ -466,6 +467,27 @@ def test_another_function_and_another_order() -> None:
     assert called == [1, 2, 3, 4, 5]
 
 
+def test_a_key_that_is_used_twice() -> None:
+    """The second call gets the result of the first; what was edited between them is made once."""
+    shop = Shop()
+
+    def program(stop: bool) -> None:
+        with shop.state.run("r") as run:
+            for number in range(2):
+                assert run.step(shop.quote, 1, key="k") == {"amount": 10}
+                shop.state["log"].append(number)
+            if stop:
+                raise KeyboardInterrupt
+            run.step(shop.quote, 2)
+
+    for stop in (True, True, False, False):
+        try:
+            program(stop)
+        except KeyboardInterrupt:
+            pass
+    assert dict(shop.state) == {"orders": 2, "log": [0, 1]}
+
+
 # One holder at a time
 
 
@@ -486,7 +508,7 @@ def test_a_run_has_one_holder(store: KVStore) -> None:
     assert not one.keys
 
 
-@pytest.mark.parametrize("stops", ["before the step", "in the step"])
+@pytest.mark.parametrize("stops", ["before the step", "in the step", "and nothing is done"])
 def test_a_holder_that_lost_its_lease_commits_nothing(
     stops: str, store: KVStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -501,9 +523,19 @@ def test_a_holder_that_lost_its_lease_commits_nothing(
                 time.sleep(0.4)
                 two.order()
                 run.step(one.charge, quote)
-            run.step(lambda: (time.sleep(0.4), two.order()), name="slow")
+            if stops == "in the step":
+                run.step(lambda: (time.sleep(0.4), two.order()), name="slow")
+
+            def enter() -> None:
+                one.state["lost"] = 1
+                time.sleep(0.4)
+                with two.state.lease("runs/order-17"):
+                    pass
+
+            run.step(enter)
     assert not one.state.has_uncommitted
     assert not one.keys
+    two.order()
     assert dict(Versioned(store)) == DONE
     assert [step.id for step in read_run(two.state.repo, "order-17")[2]] == ["quote#1", "charge#1"]
 
@@ -527,6 +559,26 @@ def test_two_steps_of_one_run_that_race(store: KVStore) -> None:
     assert [step.id for step in read_run(shop.state.repo, "r")[2]] == ["race#1"]
     shop.state.refresh()
     assert shop.state["log"] == "other"
+
+
+def test_a_conflict_at_the_end_and_a_branch_that_goes() -> None:
+    """If the end of the block conflicts, or the run's branch is gone, nothing is left staged."""
+    shop = Shop()
+    with pytest.raises(MergeConflict), shop.state.run("r") as run:
+        run.step(shop.quote, 1)
+        Versioned(shop.state.store, branch="main").apply(lambda other: other.update(log="other"))
+        shop.state["log"] = "ours"
+    assert not shop.state.has_uncommitted
+    assert not shop.state.runs()[0].ended
+
+    def forget() -> None:
+        shop.state["orders"] = 7
+        shop.state.delete_branch("runs/r")
+
+    with pytest.raises(RefMoved), shop.state.run("r") as run:
+        run.step(forget)
+    assert not shop.state.has_uncommitted
+    assert dict(shop.state) == {"orders": 1, "log": "other"}
 
 
 # Forks and branches
@@ -644,24 +696,30 @@ def test_a_store_without_transactions() -> None:
     assert shop.keys == ["paid"]
 
 
-def test_an_answer_that_is_lost_inside_the_block() -> None:
-    """The program goes on after a lost answer: the next step finds out what is recorded."""
-    for after in (False, True):
-        memory = Memory()
-        store = Faulty(memory, after=after)
-        shop = Shop(store)
-        with shop.state.run("r") as run:
-            run.step(shop.quote, 1)
-            store.fail_at = len(store.calls) + 1
-            while store.calls[-1] != "transact" or len(store.calls) < store.fail_at:
-                try:
-                    run.step(shop.quote, 2)
-                except StoreUnavailable:
-                    break
-                store.fail_at = len(store.calls) + 1
-            run.step(shop.quote, 3)
-        steps = [step.id for step in read_run(shop.state.repo, "r")[2]]
-        assert len(steps) == Versioned(memory)["orders"]
+@pytest.mark.parametrize("away", [0, 2])
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("has_edits", [False, True])
+def test_an_answer_that_is_lost_inside_the_block(has_edits: bool, after: bool, away: int) -> None:
+    """The store fails in the commit of a step; the next step of the program finds out what landed."""
+    memory = Memory()
+    store = Faulty(memory, after=after, away=away)
+    shop = Shop(store)
+    done = 0
+    with shop.state.run("r") as run:
+        for number in range(3):
+            if number == 1:
+                at = store.fail_at = len(store.calls) + 1
+            try:
+                run.step(shop.quote if has_edits else len, number if has_edits else "x", key=f"{number}")
+                done += 1
+            except StoreUnavailable:
+                assert number == 1
+            store.fail_at = None
+        assert store.calls[at - 1] == "transact"
+    steps = [step.id for step in read_run(shop.state.repo, "r")[2]]
+    assert len(steps) == 2 + after
+    assert done in (2, 2 + after)
+    assert Versioned(memory)["orders"] == (len(steps) if has_edits else 0)
 
 
 def test_a_long_run_is_read_in_a_few_calls() -> None:

@@ -45,29 +45,66 @@ async def test_steps_side_by_side() -> None:
         assert (info.steps, info.ended) == (5, True)
 
 
+@pytest.mark.parametrize("ends", ["failed", "cancelled"])
 @in_a_loop
-async def test_a_gather_that_was_cut_short() -> None:
-    """A step of a gather fails after another has landed: the edits before the gather are made once."""
+async def test_a_gather_that_was_cut_short(ends: str) -> None:
+    """A step of a gather ends after another has landed: the edits before the gather are made once."""
     async with Versioned(Memory()) as state:
         state["n"] = 0
         await state.commit()
-        fails = [OSError("first")]
 
-        async def late() -> int:
-            await asyncio.sleep(0.05)
-            if fails:
-                raise fails.pop()
+        async def late(seconds: float) -> int:
+            await asyncio.sleep(seconds)
+            raise OSError
+
+        async def late_again(seconds: float) -> int:
             return 1
 
-        for fails_now in (True, False):
+        async def enter(function: Any, *, gathers: bool) -> None:
+            async with state.run("r") as run:
+                state["n"] = await state["n"] + 1
+                first = run.step(function, 0.1 if ends == "failed" else 60, name="late")
+                second = run.step(double, 4)
+                if gathers:
+                    await asyncio.gather(first, second)
+                else:
+                    await first
+                    await second
+
+        with pytest.raises((OSError, TimeoutError)):
+            await asyncio.wait_for(enter(late, gathers=True), 0.5)
+        assert await state["n"] == 1
+        await enter(late_again, gathers=False)
+        assert await state["n"] == 1
+
+
+@in_a_loop
+async def test_edits_of_steps_side_by_side() -> None:
+    """What each step of a gather edits last is kept when another one fails, or is recorded already."""
+    async with Versioned(Memory()) as state:
+        stops = [True]
+
+        async def fetch(name: str, seconds: float) -> str:
+            await asyncio.sleep(seconds)
+            if stops and name == "c":
+                raise OSError
+            state[name] = name
+            await asyncio.sleep(0.05)
+            return name
+
+        for _ in range(3):
             try:
                 async with state.run("r") as run:
-                    state["n"] = await state["n"] + 1
-                    first, second = run.step(late), run.step(double, 4)
-                    assert await asyncio.gather(first, second) == [1, 8]
+                    state["n"] = await state.get("n", 0) + 1
+                    both = (
+                        run.step(fetch, name, s, key=name) for name, s in (("c", 0.08), ("a", 0), ("b", 0.06))
+                    )
+                    found = await asyncio.gather(*both, return_exceptions=True)
+                    if isinstance(found[0], OSError):
+                        raise found[0]
             except OSError:
-                assert fails_now
-        assert await state["n"] == 1
+                stops.clear()
+        assert {key: await state[key] async for key in state} == {"a": "a", "b": "b", "c": "c", "n": 1}
 
 
 @in_a_loop

@@ -26,8 +26,9 @@ class Run:
     """A run, to be entered by `async with`, once. `vstate.state.run.Run` explains it.
 
     Steps that run side by side, by `asyncio.gather` for one, are numbered in the order of the calls. Each is
-    recorded as it ends, together with what is edited then: let such steps return their results, and edit the
-    state after them. A step that is cancelled leaves no record, or with `once=True` its intent.
+    recorded as it ends, together with all edits of the state until then, and one that fails undoes none: let
+    such steps edit the state last, or after them. A step that is cancelled leaves no record, or with
+    `once=True` its intent.
     """
 
     def __init__(

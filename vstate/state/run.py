@@ -58,6 +58,7 @@ from vstate.state.committing import commit_now
 from vstate.state.handle import Handle
 from vstate.state.lease import Lease
 from vstate.state.moving import go_to_newest
+from vstate.state.position import Savepoint
 from vstate.values.absent import ABSENT
 from vstate.values.entry import Encoded, OneBlobEntry, Reader, encode_value
 from vstate.values.pickle_errors import culprit
@@ -148,6 +149,8 @@ class Run(Uncopied):
         self._called: set[str] = set()
         """The ids of the steps that this entry has called, and in `_flying` of those without a record."""
         self._flying: set[str] = set()
+        self._live: set[str] = set()
+        """The ids of the steps whose functions are under way: more than one in an event loop only."""
         self._last = self._reached = 0
         """The last position of a step, and that up to which the state has the edits of steps."""
         self._mark = Mark()
@@ -311,6 +314,8 @@ class Run(Uncopied):
             if call.how.once and not isinstance(error, call.how.not_done):
                 self._left_open[call.title] = call
             raise
+        finally:
+            self._live.discard(call.id)
 
     def _work(self, call: Call) -> Work:
         step: Step | None = yield False, partial(self._find, call)
@@ -333,7 +338,7 @@ class Run(Uncopied):
             try:
                 result = yield True, function
             except BaseException as error:
-                savepoint.end()
+                self._undo(savepoint)
                 is_open = call.how.once and not isinstance(error, call.how.not_done)
                 if isinstance(error, Exception):
                     if left and not is_open:
@@ -344,7 +349,7 @@ class Run(Uncopied):
             try:
                 yield False, partial(self._land, call, step, result)
             except BaseException as error:
-                savepoint.end()
+                self._undo(savepoint)
                 if isinstance(error, VStateError):
                     mark_lost(error, "run")
                 raise
@@ -379,6 +384,8 @@ class Run(Uncopied):
             self._read()
         step = self._steps.get(call.id)
         self._drop_known(call.id, step)
+        if step is None or step.status != DONE:
+            self._live.add(call.id)
         if step is None or step.status == FAILED:
             return step
         recorded = self._rows[STEP + step.id + ARGUMENTS]
@@ -552,10 +559,18 @@ class Run(Uncopied):
         mark = self._mark
         if id not in self._called:
             self._called.add(id)
-            if (mark.ended or id in mark.flying) if step is None else step.position <= mark.reached:
+            there = (mark.ended or id in mark.flying) if step is None else step.position <= mark.reached
+            if there and not self._live:  # beside other steps, the edits may be theirs
                 self._drop()
         if step is None:  # a new one: what follows is new too
             self._mark = mark._replace(ended=False)
+
+    def _undo(self, savepoint: Savepoint) -> None:
+        """Have the next call on the state undo the edits of a step; beside other steps, keep all edits."""
+        if len(self._live) > 1:
+            savepoint.release()
+        else:
+            savepoint.end()
 
     def _drop(self) -> None:
         """Discard the edits, and the events, since the last step."""
