@@ -84,24 +84,22 @@ async def test_edits_of_steps_side_by_side() -> None:
     async with Versioned(Memory()) as state:
         stops = [True]
 
-        async def fetch(name: str, seconds: float) -> str:
-            await asyncio.sleep(seconds)
+        async def fetch(name: str) -> str:
             if stops and name == "c":
+                await asyncio.sleep(0.05)
                 raise OSError
             state[name] = name
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)
             return name
 
         for _ in range(3):
             try:
                 async with state.run("r") as run:
                     state["n"] = await state.get("n", 0) + 1
-                    both = (
-                        run.step(fetch, name, s, key=name) for name, s in (("c", 0.08), ("a", 0), ("b", 0.06))
-                    )
-                    found = await asyncio.gather(*both, return_exceptions=True)
-                    if isinstance(found[0], OSError):
-                        raise found[0]
+                    last = asyncio.create_task(run.step(fetch, "c", key="c"))
+                    await asyncio.sleep(0.02)  # it has edited the state, if it does not fail
+                    await asyncio.gather(*(run.step(fetch, name, key=name) for name in "ab"))
+                    await last
             except OSError:
                 stops.clear()
         assert {key: await state[key] async for key in state} == {"a": "a", "b": "b", "c": "c", "n": 1}
