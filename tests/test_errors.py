@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from datetime import datetime
 
 import pytest
 
@@ -29,6 +30,8 @@ EXAMPLES = [
     errors.Unpicklable({"result": "result: generator"}, staged=False),
     errors.CannotLoad("mod.Class", "gone", key="k"),
     errors.UntrustedCommit("e" * 64, signer="ed25519:" + "f" * 64),
+    errors.EffectUnknown("order-17", "charge#1", "a" * 32, ((5,), {}), datetime(2026, 1, 2), reason="x"),
+    errors.RunChanged("order-17", "f#1", recorded=("m.f", (1,), {"k": "a\nb"}), now=("m.f", (2,), {})),
     errors.CorruptObject("d" * 64, "it is missing"),
     errors.CorruptStore("/there", "no database"),
     errors.UnsupportedFormat("9", 1),
@@ -53,7 +56,7 @@ def test_every_public_error_has_an_example() -> None:
     """The examples above leave out only the classes that vstate never raises directly."""
     shown = {type(error).__name__ for error in EXAMPLES}
     abstract = {"VStateError", "Conflict", "StorageError"}
-    assert set(errors.__all__) - shown == {*abstract, "UncommittedWarning"}
+    assert set(errors.__all__) - shown == {*abstract, "UncommittedWarning", "ForkedRunWarning"}
 
 
 def test_merge_conflict_names_its_keys() -> None:

@@ -20,6 +20,8 @@
       Unpicklable         change the value; also a TypeError
       CannotLoad          make the class importable again
       UntrustedCommit     find out who signed it before you read it
+      EffectUnknown       find out whether the step was done, and tell the run
+      RunChanged          undo the change of the program, or begin another run
       StorageError        look at the store
         CorruptObject       one object is damaged or missing
         CorruptStore        the store as a whole cannot be read
@@ -27,13 +29,14 @@
         StoreFull           make room, then retry
         StoreUnavailable    retry later
 
-Each carries its data as attributes, and its message names the next step. UncommittedWarning is the one
-warning, a UserWarning.
+Each carries its data as attributes, and its message names the next step. There are two warnings, which are
+UserWarnings: UncommittedWarning and ForkedRunWarning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from vstate.extras import UPGRADE
@@ -46,6 +49,8 @@ __all__ = [
     "CorruptStore",
     "DetachedHead",
     "Diverged",
+    "EffectUnknown",
+    "ForkedRunWarning",
     "IllegalTransition",
     "InvalidInput",
     "InvalidRecord",
@@ -57,6 +62,7 @@ __all__ = [
     "NotVersioned",
     "ReadOnly",
     "RefMoved",
+    "RunChanged",
     "StorageError",
     "StoreFull",
     "StoreUnavailable",
@@ -228,11 +234,11 @@ class MergeConflict(Conflict):
                 "discard() those keys, then refresh() and redo them, or give them a merge policy with "
                 "set_policy(prefix, policy); if you only read them, see vstate.compare"
             )
-        elif operation == "task":
+        elif operation in ("task", "run"):
+            again = "call the task again" if operation == "task" else "enter the run again"
             message = (
                 f"another writer{where} changed {shown} too{why}; nothing was committed, and nothing "
-                "is staged: call the task again, or give these keys a merge policy with "
-                "set_policy(prefix, policy)"
+                f"is staged: {again}, or give these keys a merge policy with set_policy(prefix, policy)"
             )
         elif operation == "update":
             message = (
@@ -434,6 +440,64 @@ class UntrustedCommit(VStateError):
             f"commit {commit} is not trusted: {self.reason}; `vstate verify` shows every signer: add the "
             "signer's key to those that you trust, or go back to a commit that one of them signed"
         )
+
+
+class EffectUnknown(VStateError):
+    """A step was begun that has to be done once, and nobody knows whether it was done.
+
+    `run` and `step` are their ids, `key` the idempotency key, `arguments` (args, kwargs), `time` when the
+    step was begun. `reason` says how the call ended, empty if the program was killed.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        step: str,
+        key: str,
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
+        time: datetime,
+        *,
+        reason: str = "",
+    ) -> None:
+        super().__init__(
+            f"step {step!r} of run {run!r} was begun at {time:%Y-%m-%d %H:%M:%S} UTC, and nobody knows "
+            f"whether it was done: {reason or 'it did not end'}. Find out, by its idempotency key {key}, "
+            f"enter the run again, and call run.resolve({step!r}, RESULT) if it was done, or "
+            f"run.retry({step!r}) if it was not; or give the step a function that finds out, check="
+        )
+        self.run = run
+        self.step = step
+        self.key = key
+        self.arguments = arguments
+        self.time = time
+        self.reason = reason
+
+
+class RunChanged(VStateError):
+    """A step has a record of another call, so it does not get the result of that.
+
+    `recorded` and `now` are (function, args, kwargs) of both calls; functions are named.
+    """
+
+    def __init__(self, run: str, step: str, *, recorded: Sequence[Any], now: Sequence[Any]) -> None:
+        super().__init__(
+            f"step {step!r} of run {run!r} is recorded as {_called(*recorded)}, and is called as "
+            f"{_called(*now)} now: undo the change of the program, give the step another name= or key=, or "
+            "begin another run"
+        )
+        self.run = run
+        self.step = step
+        self.recorded = tuple(recorded)
+        self.now = tuple(now)
+
+
+class ForkedRunWarning(UserWarning):
+    """A run of this name began on another branch, so this is another run."""
+
+
+def _called(function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    given = [*map(quoted, args), *(f"{name}={quoted(value)}" for name, value in kwargs.items())]
+    return " ".join(f"{function}({', '.join(given)})".split())
 
 
 class StorageError(VStateError):

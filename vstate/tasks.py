@@ -73,6 +73,9 @@ def task(
     "keep" leaves them staged with the events. If the commit itself raises, Unpicklable or MergeConflict for
     example, the caller gets that error. "discard" and "commit" then undo the changes, so later tasks can run.
 
+    A task is no step: each call calls the function. The steps of a run, `state.run(...)`, are done once, and
+    give their recorded results after a crash or a rollback.
+
     Changes have no author: "discard" also undoes the changes that other threads, or other tasks on the same
     state, made meanwhile. Work that runs side by side needs states of its own, such as forks. A function
     without an argument `state` is a TypeError.

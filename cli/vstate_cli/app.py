@@ -25,7 +25,20 @@ INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 GROUPS = {
-    "Look": ("log", "show", "diff", "ls", "grep", "blame", "bisect", "status", "reflog", "watch", "view"),
+    "Look": (
+        "log",
+        "show",
+        "diff",
+        "ls",
+        "grep",
+        "blame",
+        "bisect",
+        "status",
+        "reflog",
+        "runs",
+        "watch",
+        "view",
+    ),
     "Move": ("checkout", "switch", "reset", "rollback", "undo", "redo", "revert"),
     "Branch and merge": ("branch", "tag", "merge", "cherry-pick"),
     "Files": ("files",),

@@ -13,6 +13,7 @@ from vstate.errors import InvalidInput, NotFound, VStateError
 from vstate.readers.shown import Shown
 from vstate.repo.names.refs import HEAD, REMOTES, TAGS, typed_ref
 from vstate.repo.repository import Repository
+from vstate.repo.runs import list_runs
 from vstate_cli.store import open_repository
 
 KEYS_FOLLOW = "vstate.keys_follow"
@@ -103,6 +104,7 @@ ANY_BRANCH = Word("BRANCH", lambda repo, *_: repo.branch_names())
 
 BRANCH = _Branch("BRANCH", lambda repo, *_: repo.branch_names())
 TAG = Word("TAG", lambda repo, *_: repo.refs.names(TAGS))
+RUN = Word("ID", lambda repo, *_: [run.id for run in list_runs(repo)])
 REMOTE = Word("REMOTE", lambda repo, *_: repo.remotes.list())
 REV = Word("REV", _revisions)
 KEY = Word("KEY", _keys)

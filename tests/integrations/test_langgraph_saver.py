@@ -250,6 +250,8 @@ def test_with_a_lease_threads_are_copied_and_deleted_as_without() -> None:
 class Refusing:
     """A guard that refuses everything."""
 
+    along = ()
+
     def rows(self) -> Any:
         raise LeaseLost("lease", fence=1, reason="it is refused here")
 

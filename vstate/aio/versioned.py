@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import partial
 from os import PathLike
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from vstate import state as sync
 from vstate.aio.mapping import Snapshot, Writing, awaited, iterated
@@ -24,6 +24,11 @@ from vstate.repo.core import Revision
 from vstate.repo.repository import Repository as SyncRepository
 from vstate.repo.rules.signing import KeyToSign, KeyToTrust
 from vstate.state.lease import Lease as HeldLease
+
+if TYPE_CHECKING:
+    from vstate.aio.run import Run
+    from vstate.repo.runs import RunInfo
+    from vstate.state.run import Run as HeldRun
 
 
 class Lease:
@@ -64,8 +69,8 @@ class Lease:
         return repr(self._lease)
 
 
-async def _entered(lease: HeldLease) -> None:
-    """Wait for a lease, in a thread of its own. Cancelled, it ends once the lease is surely not held."""
+async def _entered(lease: HeldLease | HeldRun) -> None:
+    """Wait for a lease or a run, in a thread of its own. Cancelled, it ends once that is surely not held."""
     work = Future[None]()
     work.set_running_or_notify_cancel()
 
@@ -276,3 +281,17 @@ class Versioned(Writing[sync.Versioned]):
             yield Lease(self, lease)
         finally:
             await self._workers.run(lease.__exit__, shielded=True)
+
+    # Runs
+
+    def run(
+        self, name: str, *, of: str | None = None, ttl: float | timedelta = 30, wait: float | None = None
+    ) -> Run:
+        """A run, to be entered by `async with`: steps that are done once. See `vstate.Versioned.run`."""
+        from vstate.aio.run import Run  # late, as `vstate.state.run`
+
+        return Run(self, lambda: self.sync.run(name, of=of, ttl=ttl, wait=wait), _entered)
+
+    async def runs(self) -> list[RunInfo]:
+        """The runs of the store, the newest first."""
+        return await self._run(sync.Versioned.runs)

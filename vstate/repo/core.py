@@ -102,6 +102,10 @@ class Guard(Protocol):
     store compares them right before.
     """
 
+    @property
+    def along(self) -> Sequence[Advance]:
+        """Commits of other branches that land with the commit, or not at all."""
+
     def rows(self) -> AbstractContextManager[Mapping[str, bytes | None]]:
         """The values that the rows must have. This process changes them only after the with block.
 
@@ -447,6 +451,8 @@ class Core(Uncopied):
         False also if a row differs from its value in `expecting`. Several branches take a store with
         transactions: InvalidInput for any other, with nothing written.
         """
+        if guard is not None:
+            advances = [*advances, *guard.along]
         if len(advances) > 1:
             self._require_transactions(advances)
         began = monotonic()

@@ -33,6 +33,9 @@ class Lease(Uncopied):
     of.
     """
 
+    along = ()
+    """As a Guard promises: nothing lands with a commit."""
+
     def __init__(self, handle: Handle, name: str, *, ttl: float, wait: float | None) -> None:
         if ttl < SHORTEST_TTL:
             raise InvalidInput(

@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     from vstate.repo.merge.apply import BeforeMove, PolicyOption
     from vstate.repo.merge.three_way import MergeResult
     from vstate.repo.names.undo import Undo
+    from vstate.repo.runs import RunInfo
     from vstate.state.lease import Lease
+    from vstate.state.run import Run
     from vstate.state.watching import Watch
     from vstate.viewer.exporting import Window
 
@@ -347,6 +349,31 @@ class Versioned(State):
         from vstate.state.lease import Lease  # late, for a quick `import vstate`
 
         return Lease(self._handle, name, ttl=parse_ttl(ttl), wait=wait)
+
+    # Runs
+
+    def run(
+        self, name: str, *, of: str | None = None, ttl: float | timedelta = 30, wait: float | None = None
+    ) -> Run:
+        """A run, to be entered by `with`: steps that are done once, whatever happens to this program.
+
+        The same name again goes on: `run.step(function, …)` gives the result that is recorded. Its records
+        lie on the branch `runs/<name>`, which no verb moves that moves this one. A run that began on another
+        branch is another run, `<name>@<branch>`, and a ForkedRunWarning says so. With the name of that branch
+        as `of` it is the same run.
+
+        Entering waits as that of a lease does, whose `ttl` and `wait` these are; LeaseHeld. It goes to the
+        newest commit of the branch. Raises UncommittedChanges, DetachedHead.
+        """
+        from vstate.state.run import Run  # late, for a quick `import vstate`
+
+        return Run(self._handle, name, of=of, ttl=parse_ttl(ttl), wait=wait)
+
+    def runs(self) -> list[RunInfo]:
+        """The runs of the store, the newest first: their steps, and those whose effect is unknown."""
+        from vstate.repo.runs import list_runs  # late, for a quick `import vstate`
+
+        return list_runs(self.repo)
 
     # History
 

@@ -156,6 +156,11 @@ def is_alike_in_parts(value: Any, load: Callable[[], Any]) -> bool:
     return any(found.leaves for found in pickled.found) and _are_alike(pickled, _counted(load()))
 
 
+def are_alike(one: Any, other: Any) -> bool:
+    """Whether two values, of two copies that nobody has touched, are alike in all parts that count."""
+    return _are_alike(_counted(one), _counted(other))
+
+
 class _Found(NamedTuple):
     """An object with a rule, its results, and whether the pickle of all that counts leaves out some part."""
 
