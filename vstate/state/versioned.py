@@ -21,7 +21,7 @@ from vstate.errors import (
 from vstate.kv.base import KVStore
 from vstate.kv.memory import Memory
 from vstate.kv.url import open_store
-from vstate.objects.commit import Commit
+from vstate.objects.commit import Commit, Event
 from vstate.repo.compare.diff import Diff
 from vstate.repo.core import Revision
 from vstate.repo.history import Log
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from vstate.repo.merge.apply import BeforeMove, PolicyOption
     from vstate.repo.merge.three_way import MergeResult
     from vstate.repo.names.undo import Undo
+    from vstate.repo.upkeep.erasing import EraseReport
+    from vstate.repo.upkeep.reach import UpkeepProgress
+    from vstate.repo.upkeep.selecting import Edit, Where
     from vstate.state.lease import Lease
     from vstate.state.watching import Watch
     from vstate.viewer.exporting import Window
@@ -477,6 +480,47 @@ class Versioned(State):
         moving(handle, lambda: self.repo.move_branch(branch, target, seen=old), look=look)
         begin_anew(handle, target)
         return target
+
+    @alone
+    def erase(
+        self,
+        *keys: str,
+        all_branches: bool = False,
+        path: str | None = None,
+        where: Where | None = None,
+        edit: Edit | None = None,
+        events: bool | Callable[[Event], object] = False,
+        dry_run: bool = False,
+        progress: UpkeepProgress | None = None,
+    ) -> EraseReport:
+        """Remove keys, or a part of their values, from every commit of this branch, or of `all_branches`.
+
+        No byte of them stays in the store, and this state goes to the new head of its branch.
+        `Repository.erase` says more. Raises UncommittedChanges and DetachedHead, with nothing changed.
+        """
+        handle = self._handle
+        branch = handle.own_branch()
+        handle.require_clean("erase")
+
+        def erased() -> EraseReport:
+            return self.repo.erase(
+                *keys,
+                branch=None if all_branches else branch,
+                all_branches=all_branches,
+                path=path,
+                where=where,
+                edit=edit,
+                events=events,
+                dry_run=dry_run,
+                progress=progress,
+            )
+
+        if dry_run:
+            return erased()
+        report = moving(handle, erased)
+        go_to_newest(handle)
+        handle.at = handle.at.moved(pending=None)
+        return report
 
     def undo(self, *, steps: int = 1) -> Commit:
         """Put the branch where it was before its last `steps` moves, of whatever kind; nothing is lost.
