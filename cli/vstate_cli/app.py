@@ -29,7 +29,7 @@ GROUPS = {
     "Move": ("checkout", "switch", "reset", "rollback", "undo", "redo", "revert"),
     "Branch and merge": ("branch", "tag", "merge", "cherry-pick"),
     "Share": ("clone", "push", "pull", "fetch", "remote", "export", "import"),
-    "Take care": ("gc", "keep", "fsck", "check-classes", "verify", "key"),
+    "Take care": ("gc", "keep", "erase", "fsck", "check-classes", "verify", "key"),
     "For agents and shells": ("mcp", "completion"),
 }
 """The commands in the order of the help, frequent ones first."""
@@ -64,6 +64,9 @@ ELSEWHERE = {
     "clean": f"{_PYTHON}: state.discard().",
     "worktree": "No files are checked out. Each program opens a branch: Versioned(STORE, branch='NAME').",
     "rebase": "History is not rewritten: use `vstate cherry-pick` or `vstate merge`.",
+    "filter-branch": "To remove a key from every commit, use `vstate erase KEY`.",
+    "filter-repo": "To remove a key from every commit, use `vstate erase KEY`.",
+    "forget": "Use `vstate erase KEY` for a key, and `vstate branch -d BRANCH --forget` for a branch.",
     "restore": "Use `vstate checkout REV -- KEY`.",
     "get": "Use `vstate show KEY`.",
     "cat": "Use `vstate show KEY`.",
