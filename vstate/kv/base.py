@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from vstate.errors import InvalidInput
+from vstate.plural import counted
 
 T = TypeVar("T")
 
@@ -315,7 +316,7 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         default.
         """
         there = self.present(keys)
-        return self.location, [f"{key} is there" for key in sorted(there)]
+        return self.location, [f"{counted(len(there), 'erased object')} there still"] if there else []
 
     @property
     def location(self) -> str:

@@ -355,8 +355,10 @@ class Rewrite:
         lines = {key: rows.pop(key) for key in [*rows] if key.startswith(REFLOG)}
         store.set_many({key: row for key, row in rows.items() if row is not None})
         for ref in self.moved:
-            before = self._refs[ref].hex().encode()
-            if not store.compare_and_swap(REF + ref, before, moves[REF + ref]):
+            expected = {REF + ref: self._refs[ref].hex().encode(), SWEEP: self._sweep}
+            if not store.transact({REF + ref: moves[REF + ref]}, expected):
+                if store.get(SWEEP) != self._sweep:
+                    raise self._swept()
                 return False
         store.set_many({key: row for key, row in lines.items() if row is not None})
         store.delete_many([key for key, row in lines.items() if row is None])
