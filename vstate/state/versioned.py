@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from functools import wraps
+from functools import partial, wraps
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
@@ -502,19 +502,18 @@ class Versioned(State):
         branch = handle.own_branch()
         handle.require_clean("erase")
 
-        def erased() -> EraseReport:
-            return self.repo.erase(
-                *keys,
-                branch=None if all_branches else branch,
-                all_branches=all_branches,
-                path=path,
-                where=where,
-                edit=edit,
-                events=events,
-                dry_run=dry_run,
-                progress=progress,
-            )
-
+        erased = partial(
+            self.repo.erase,
+            *keys,
+            branch=None if all_branches else branch,
+            all_branches=all_branches,
+            path=path,
+            where=where,
+            edit=edit,
+            events=events,
+            dry_run=dry_run,
+            progress=progress,
+        )
         if dry_run:
             return erased()
         report = moving(handle, erased)

@@ -9,17 +9,14 @@ from functools import partial
 
 import click
 
-from vstate.plural import counted
 from vstate.repo.rules.security import Security
 from vstate.repo.upkeep.erasing import EraseReport
-from vstate.values.inspection import size_text
 from vstate_cli.commands.bisect import Condition
 from vstate_cli.output import Line, safe
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import BRANCH, KEY
 
 _CONFIRMED = "erase"
-_MOST_SHOWN = 20
 
 
 @command(
@@ -103,35 +100,4 @@ def _confirm(session: Session) -> None:
 
 
 def _lines(report: EraseReport) -> Iterator[Line]:
-    would = "would erase" if report.dry_run else "erased"
-    if not report.commits:
-        yield ["no commit holds it"]
-    else:
-        size = size_text(report.bytes)
-        yield [f"{would} {counted(report.versions, 'version')} of {counted(len(report.keys), 'key')}, {size}"]
-        for key in report.keys[:_MOST_SHOWN]:
-            yield ["  ", safe(key)]
-        if len(report.keys) > _MOST_SHOWN:
-            yield [(f"  … {len(report.keys) - _MOST_SHOWN:,} more", "dim")]
-        if report.events:
-            yield [f"{would} {counted(report.events, 'event')}"]
-        made = "would make" if report.dry_run else "made"
-        moved = safe(", ".join(report.refs[:_MOST_SHOWN]))
-        yield [f"{made} {counted(report.commits, 'commit')} anew, and moved {moved}"]
-    if report.signed:
-        yield [f"signed anew: {counted(report.signed, 'commit')}"]
-    if report.unsigned:
-        yield [
-            f"without their signature: {counted(report.unsigned, 'commit')}; to sign them, give --sign FILE"
-        ]
-    if report.kept_by:
-        kept = safe(", ".join(report.kept_by[:_MOST_SHOWN]))
-        yield [(f"still held by {kept}: name these too, or take --all-branches", "bold red")]
-    for what in report.held[:_MOST_SHOWN]:
-        yield [(safe(f"the same value stays at {what}"), "bold")]
-    for what in report.beyond:
-        yield [(safe(f"not reached: {what}"), "dim")]
-    if report.checked:
-        yield [safe(report.checked + ("" if report.traces else ": nothing is left"))]
-    for trace in report.traces:
-        yield [(safe(trace), "bold red")]
+    return ([safe(line)] for line in report.lines())

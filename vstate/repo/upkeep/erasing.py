@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain, takewhile
 
@@ -37,7 +37,8 @@ from vstate.repo.upkeep.selecting import Selection
 from vstate.repo.walk import BATCH
 
 _BATCH_BYTES = 4 * 1024 * 1024
-_MOST_NAMED = 1000  # in a report
+_TOGETHER = 1000  # keys in a report, or in a call of the store
+_MOST_SHOWN = 20
 _ELSEWHERE = "clones that others made, bundles, backups, exported files and directories of caches"
 
 Write = Callable[[NewObjects], None]
@@ -75,21 +76,31 @@ class EraseReport:
     checked: str = ""
     traces: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
-        would = "would erase" if self.dry_run else "erased"
-        what = [f"{counted(self.versions, 'version')} of {counted(len(self.keys), 'key')}"]
-        what += [counted(self.events, "event")] if self.events else []
-        parts = [f"{would} {' and '.join(what)} ({counted(self.bytes, 'byte')})"]
-        parts.append(f"{counted(self.commits, 'commit')} made anew, {counted(len(self.refs), 'ref')} moved")
-        if self.unsigned:
-            parts.append(f"{counted(self.unsigned, 'commit')} without a signature now")
+    def lines(self) -> Iterator[str]:
+        """The report for people, line by line."""
+        would, made = ("would erase", "would make") if self.dry_run else ("erased", "made")
+        if not self.commits:
+            yield "no commit holds it"
+        else:
+            more = "" if len(self.keys) <= _MOST_SHOWN else f" and {len(self.keys) - _MOST_SHOWN:,} more"
+            keys = f"{counted(len(self.keys), 'key')}: {', '.join(self.keys[:_MOST_SHOWN])}{more}"
+            yield f"{would} {counted(self.versions, 'version')}, {counted(self.bytes, 'byte')}, of {keys}"
+            if self.events:
+                yield f"{would} {counted(self.events, 'event')}"
+            moved = f"moved {', '.join(self.refs[:_MOST_SHOWN])}" if self.refs else "moved nothing"
+            yield f"{made} {counted(self.commits, 'commit')} anew, and {moved}"
+        if self.signed or self.unsigned:
+            yield f"signed anew: {self.signed:,}; without their signature: {self.unsigned:,}"
         if self.kept_by:
-            parts.append(f"still held by {', '.join(self.kept_by)}")
-        if self.held:
-            parts.append(f"the same values stay at {', '.join(self.held)}")
-        parts += [self.checked] if self.checked else []
-        parts += self.traces
-        return f"{'; '.join(parts)} ({self.seconds:.2f} s)"
+            kept = ", ".join(self.kept_by[:_MOST_SHOWN])
+            yield f"still held by {kept}: name these too, or take all branches"
+        yield from (f"the same value stays at {where}" for where in self.held[:_MOST_SHOWN])
+        yield from (f"not reached: {what}" for what in self.beyond)
+        if self.checked:
+            yield f"{self.checked}: {'; '.join(self.traces) or 'nothing is left'}"
+
+    def __str__(self) -> str:
+        return "\n".join([*self.lines(), f"({self.seconds:.2f} s)"])
 
 
 def erase(
@@ -108,11 +119,19 @@ def erase(
         _rewritten(repo, number, chosen, selection, dry_run, progress)
         for number, chosen in _chosen(repo, branches).items()
     ]
-    if not dry_run:
-        _sweep(repo, work, selection, progress)
+    for each in () if dry_run else work:
+        each.sweep()
+    repo.objects.drop()
+    repo.history.reload()
+    gone = [key for each in work for key in each.gone]
+    checked, traces = ("", []) if dry_run else repo.store.scrub(gone)
     counts = sum((each.counts for each in work), Counter[str]())
-    report = EraseReport(
-        keys=tuple(sorted(selection.keys)[:_MOST_NAMED]),
+    if counts["waiting"]:
+        traces.append(
+            f"{counted(counts['waiting'], 'object')} in the trash: run `vstate gc` with a grace of 0"
+        )
+    return EraseReport(
+        keys=tuple(sorted(selection.keys)[:_TOGETHER]),
         versions=selection.versions,
         bytes=selection.bytes,
         events=counts["events"],
@@ -121,13 +140,14 @@ def erase(
         signed=counts["signed"],
         unsigned=counts["unsigned"],
         kept_by=tuple(dict.fromkeys(chain(*(each.kept_by() for each in work), _copies(repo, work)))),
+        objects=counts["removed"],
+        held=tuple(sorted({where for each in work for where in each.held})[:_TOGETHER]),
         beyond=(*_remotes(repo), _ELSEWHERE),
+        checked=checked and f"looked for {counted(len(gone), 'object')} in {checked}",
+        traces=tuple(traces),
         dry_run=dry_run,
         seconds=time.monotonic() - began,
-        objects=counts["removed"],
-        held=tuple(sorted(what for each in work for what in each.held)[:_MOST_NAMED]),
     )
-    return report if dry_run else _checked(repo, work, report, began)
 
 
 def _chosen(repo: Core, branches: Sequence[str] | None) -> dict[int, Set[str] | None]:
@@ -137,7 +157,7 @@ def _chosen(repo: Core, branches: Sequence[str] | None) -> dict[int, Set[str] | 
         rooms = [] if repo.rooms is None else [number for number, _ in repo.rooms.listed()]
         return dict.fromkeys([0, *rooms])
     for name in branches:
-        repo.require_trusted(repo.branch(name))
+        repo.branch(name)  # raises if it is absent
         number = 0 if repo.rooms is None else repo.rooms.room_of(HEADS + name)
         found[number] = {HEADS + name, *(found.get(number) or ())}
     return found
@@ -152,10 +172,9 @@ def _rewritten(
     progress: UpkeepProgress,
 ) -> Rewrite:
     """The histories of a room made anew, and the refs moved to them; begun anew if gc sweeps meanwhile."""
-    room = repo if repo.rooms is None else repo.room(number)
 
     def attempt() -> Rewrite:
-        work = Rewrite(repo, room, number, chosen, selection, progress)
+        work = Rewrite(repo, number, chosen, selection, progress)
         work.look()
         work.extend(None if dry_run else work.write)
         if dry_run:
@@ -164,7 +183,7 @@ def _rewritten(
             work.move_refs()
         return work
 
-    return retry_after_sweep(room, attempt)
+    return retry_after_sweep(repo if repo.rooms is None else repo.room(number), attempt)
 
 
 class Rewrite:
@@ -177,16 +196,15 @@ class Rewrite:
     def __init__(
         self,
         repo: Core,
-        room: Core,
         number: int,
         chosen: Set[str] | None,
         selection: Selection,
         progress: UpkeepProgress,
     ) -> None:
-        self.room, self.number = room, number
+        self.room, self.number = repo if repo.rooms is None else repo.room(number), number
         self._repo, self._chosen = repo, chosen
         self._selection, self._progress = selection, progress
-        self._sweep = mark_of(room.store)
+        self._sweep = mark_of(self.room.store)
         self.new: dict[ObjectId, ObjectId] = {}
         self.first: list[ObjectId] = []
         """The old commits without an older one among them."""
@@ -196,8 +214,7 @@ class Rewrite:
         self.gone: set[str] = set()
         """The keys of the objects that were removed."""
         self.held: Sequence[str] = ()
-        self.is_kept = True
-        """Whether something else may lead to old commits."""
+        self._is_kept = True  # perhaps: the sweep tells
         self._seen = IdSet()
         self._roots: dict[ObjectId, ObjectId | None] = {}
         self._made = IdSet()
@@ -308,17 +325,15 @@ class Rewrite:
         store, rows = self.room.store, self.room.objects.stored(made)
         commits = {oid: new for oid, new in made.items() if new.kind is COMMIT}
         last = {key: rows.pop(key) for oid in commits if (key := OBJECT_PREFIX + oid.hex())}
-        limits = {"most_bytes": _BATCH_BYTES, "most": _MOST_NAMED}
+        limits = {"most_bytes": _BATCH_BYTES, "most": _TOGETHER}
         for some in batches_by_bytes(rows.items(), lambda row: len(row[1]), **limits):
             store.set_many(dict(some))
-        ends, self._ends = self._ends, {}
-        if not store.transactional:
-            store.set_many(ends)
-            store.set_many(last)
-            return
+        if self._ends:
+            store.set_many(self._ends)
+        self._ends = {}
         arrived = arrival(store, commits)
         self._arrived += arrived
-        if not store.transact({**last, **ends, **arrived}, {SWEEP: self._sweep}):
+        if not store.transact({**last, **arrived}, {SWEEP: self._sweep}):
             raise self._swept()
 
     def _swept(self) -> CorruptObject:
@@ -336,7 +351,8 @@ class Rewrite:
                 raise self._swept()
             self.look()
             self.extend(self._late.update)
-            return {**self.room.objects.stored(self._late), **self._ends, **self.rows_of_moves()}
+            moves = {key: row for each in self.rows_of_moves().values() for key, row in each.items()}
+            return {**self.room.objects.stored(self._late), **self._ends, **moves}
 
         if not store.exclusively(rows):
             while not self._move_one_by_one():
@@ -346,116 +362,96 @@ class Rewrite:
 
     def _move_one_by_one(self) -> bool:
         """False if another writer has moved one of the refs meanwhile."""
-        store = self.room.store
         self.look()
         self.extend(self.write)
-        rows = self.rows_of_moves()
-        moves = {REF + ref: rows.pop(REF + ref) for ref in self.moved}
-        # The lines last: they lead the next call to the commits that this one has made anew.
-        lines = {key: rows.pop(key) for key in [*rows] if key.startswith(REFLOG)}
-        store.set_many({key: row for key, row in rows.items() if row is not None})
-        for ref in self.moved:
-            expected = {REF + ref: self._refs[ref].hex().encode(), SWEEP: self._sweep}
-            if not store.transact({REF + ref: moves[REF + ref]}, expected):
-                if store.get(SWEEP) != self._sweep:
+        for ref, rows in self.rows_of_moves().items():
+            old = {REF + ref: self._refs[ref].hex().encode()} if REF + ref in rows else {}
+            if not self.room.store.transact(rows, {**old, SWEEP: self._sweep}):
+                if self.room.store.get(SWEEP) != self._sweep:
                     raise self._swept()
                 return False
-        store.set_many({key: row for key, row in lines.items() if row is not None})
-        store.delete_many([key for key, row in lines.items() if row is None])
         return True
 
-    def rows_of_moves(self) -> dict[str, bytes | None]:
-        """The rows that change as the refs move."""
-        rows: dict[str, bytes | None] = {}
+    def rows_of_moves(self) -> Mapping[str, Mapping[str, bytes | None]]:
+        """By ref, the rows that change as it moves; before them, under no name, those of all together."""
+        moves: dict[str, dict[str, bytes | None]] = {
+            "": {**replaced_rows(self.new), **dict.fromkeys(self._arrived), **unfinished(self.room.store)}
+        }
         self.moved = [ref for ref, oid in self._refs.items() if oid in self.new and self._follows(ref)]
         for ref in self.moved:
-            rows[REF + ref] = self.new[self._refs[ref]].hex().encode()
+            moves[ref] = {REF + ref: self.new[self._refs[ref]].hex().encode()}
         for key, row in self._lines.items():
-            if self._follows(ref_of_line(key)):
-                rows |= line_with(key, row, self.new)
+            ref = ref_of_line(key)
+            if self._follows(ref) and (rows := line_with(key, row, self.new)):
+                moves.setdefault(ref, {}).update(rows)
         named = [LABELS + ref for ref in self._refs if ref.startswith(HEADS) and self._is_chosen(ref)]
         for key, row in self._repo.store.get_many(named).items():
             labels = parse_labels(row)
             if labels.at in self.new:
-                rows[key] = encode_checked([self.new[labels.at], labels.labels])
-        return rows | replaced_rows(self.new) | dict.fromkeys(self._arrived) | unfinished(self.room.store)
+                again = encode_checked([self.new[labels.at], labels.labels])
+                moves.setdefault(key.removeprefix(LABELS), {})[key] = again
+        return moves
 
     # Afterwards
 
-    def kept_by(self) -> Iterator[str]:
-        """The refs and reflogs that lead to an old commit still."""
-        if not self.is_kept:
-            return
-        room, clean = self.room, IdSet()
-        room.history.reload()
-        self.look()
-        tips = {ref: [oid] for ref, oid in self._refs.items() if not (self._follows(ref) and oid in self.new)}
-        for key in self._lines:
-            ref = ref_of_line(key)
-            commits = [oid for oid in self._logged(key) if not (self._follows(ref) and oid in self.new)]
-            tips.setdefault(f"the reflog of {ref}", []).extend(commits)
-        for who, ids in tips.items() if self.new else ():
-            ids = [oid for oid in dict.fromkeys(ids) if room.objects.is_stored(oid)]
-            walk = room.history.ancestors(*ids, until=clean.__contains__)
-            for commit in takewhile(lambda each: each.order >= self._begin, walk):
-                if commit.oid in self.new:
-                    yield who.removeprefix(HEADS)
-                    break
-                clean.add(commit.oid)
+    def sweep(self) -> None:
+        """Remove what nothing leads to any more."""
+        room = self.room
 
-
-def _sweep(repo: Core, work: Sequence[Rewrite], selection: Selection, progress: UpkeepProgress) -> None:
-    """Remove what nothing leads to any more."""
-    for each in work:
-        room = each.room
-
-        def swept(each: Rewrite = each, room: Core = room) -> Marks:
-            marks = Marks(room, progress=progress)
+        def swept() -> Marks:
+            marks, sweep = Marks(room, progress=self._progress), Sweep(room, self._progress)
             marks.begin(lambda key, line: line.commits)
-            prefix = prefix_of(each.number) + OBJECT_PREFIX
-            each.gone |= {prefix + oid.hex() for oid in marks.garbage()}
-            sweep = Sweep(room, progress)
+            self.gone |= {prefix_of(self.number) + OBJECT_PREFIX + oid.hex() for oid in marks.garbage()}
             sweep.remove_garbage(marks, timedelta(0))
-            each.counts += sweep.counts
+            self.counts += sweep.counts
             return marks
 
         marks = retry_after_sweep(room, swept)
-        each.held = [*_held(room, marks, selection)]
-        each.is_kept = any(oid in marks for oid in each.new)
+        self._is_kept = any(oid in marks for oid in self.new)
+        self.held = [*self._found(marks)]
         room.objects.drop()
-    repo.objects.drop()
-    repo.history.reload()
 
+    def _found(self, marks: Marks) -> Iterator[str]:
+        """Where erased values stay: as those of other keys, or in part."""
+        selection, objects = self._selection, self.room.objects
+        seen, found = IdSet(), set[bytes]()
+        for ref, oid in marks.refs.items():
+            below: list[bytes] = [root for root in [objects.commit(oid).root] if root is not None]
+            while below:
+                ids, below = [oid for oid in below[-BATCH:] if seen.add(oid)], below[:-BATCH]
+                for node in objects.nodes_once(ids):
+                    below += node.children()
+                    for key, entry in () if node.height else zip(node.keys, node.items, strict=True):
+                        value, _ = split_expiry(entry)  # type: ignore[arg-type]  # of a leaf, bytes
+                        if value in selection.values:
+                            found.update(selection.values[value])
+                            yield f"{ref.removeprefix(HEADS)}:{key}"
+        parts = {key for oid, key in selection.blobs.items() if oid in marks and oid not in found}
+        yield from (f"a part of {key} in other values" for key in parts)
 
-def _checked(repo: Core, work: Sequence[Rewrite], report: EraseReport, began: float) -> EraseReport:
-    """The report, after a look for what was removed."""
-    gone = [key for each in work for key in each.gone]
-    place, traces = repo.store.scrub(gone)
-    waiting = sum(each.counts["waiting"] for each in work)
-    if waiting:
-        traces.append(f"{counted(waiting, 'object')} in the trash: run `vstate gc` with a grace of 0")
-    checked = f"looked for {counted(len(gone), 'object')} in {place}"
-    seconds = time.monotonic() - began
-    return replace(report, checked=checked, traces=tuple(traces), seconds=seconds)
-
-
-def _held(room: Core, marks: Marks, selection: Selection) -> Iterator[str]:
-    """Where erased values stay: as those of other keys, or in part."""
-    seen, found = IdSet(), set[bytes]()
-    for ref, oid in marks.refs.items():
-        root = room.objects.commit(oid).root
-        below: list[bytes] = [] if root is None else [root]
-        while below:
-            ids, below = [oid for oid in below[-BATCH:] if seen.add(oid)], below[:-BATCH]
-            for node in room.objects.nodes_once(ids):
-                below += node.children()
-                for key, entry in () if node.height else zip(node.keys, node.items, strict=True):
-                    value, _ = split_expiry(entry)  # type: ignore[arg-type]  # the items of a leaf are bytes
-                    if value in selection.values:
-                        found.update(selection.values[value])
-                        yield f"{ref.removeprefix(HEADS)}:{key}"
-    others = {key for oid, key in selection.blobs.items() if oid in marks and oid not in found}
-    yield from (f"a part of {key} in other values" for key in sorted(others))
+    def kept_by(self) -> Iterator[str]:
+        """The refs and reflogs that lead to an old commit still."""
+        if not self._is_kept:
+            return
+        room, clean, found = self.room, IdSet(), set[str]()
+        room.history.reload()
+        self.look()
+        tips = [(ref, ref, oid) for ref, oid in self._refs.items()]
+        for key in self._lines:
+            ref = ref_of_line(key)
+            tips += [(ref, f"the reflog of {ref}", oid) for oid in self._logged(key)]
+        for ref, who, oid in tips if self.new else ():
+            is_left = ref not in found and oid not in clean and not (oid in self.new and self._follows(ref))
+            if not (is_left and room.objects.is_stored(oid)):
+                continue
+            walk = room.history.ancestors(oid, until=clean.__contains__)
+            passed = [each.oid for each in takewhile(lambda each: each.order >= self._begin, walk)]
+            if any(each in self.new for each in passed):
+                found.add(ref)
+                yield who.removeprefix(HEADS)
+            else:
+                for each in passed:
+                    clean.add(each)
 
 
 def _copies(repo: Core, work: Sequence[Rewrite]) -> Iterator[str]:
@@ -466,7 +462,7 @@ def _copies(repo: Core, work: Sequence[Rewrite]) -> Iterator[str]:
     done = {each.number for each in work}
     others = (number for number in chain([0], repo.rooms.numbers()) if number not in done)
     names = ((prefix_of(number) + OBJECT_PREFIX + oid.hex(), number) for number in others for oid in first)
-    for some in batches(names, _MOST_NAMED):
+    for some in batches(names, _TOGETHER):
         there = repo.store.present([name for name, _ in some])
         for number in dict.fromkeys(number for name, number in some if name in there):
             yield from (ref.removeprefix(HEADS) for ref in repo.room(number).refs.all())

@@ -19,8 +19,8 @@ from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH, Objects, kind_of
 from vstate.repo.upkeep.metadata import noted, object_id
 from vstate.repo.walk import BATCH, Batch, Entries, depth_first, links_of
 
-_TOGETHER = 1000
-"""How much garbage is read at once, as much as is deleted at once: a pack is unpacked for each such read."""
+_TOGETHER = 2048
+"""How much garbage is read at once: a pack is unpacked for each read that meets it."""
 
 
 class Reach:

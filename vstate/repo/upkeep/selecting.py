@@ -18,6 +18,7 @@ from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.paths import Part, find_part
 from vstate.repo.core import Core
 from vstate.repo.objects import Objects
+from vstate.repo.search.texts import texts_in
 from vstate.values.absent import ABSENT
 from vstate.values.budget import InertError
 from vstate.values.entry import ATOM, Entry, Reader, entry_chunks
@@ -175,7 +176,7 @@ class Selection:
         return [event for event in events if not goes(event)]
 
     def _names_key(self, event: Event) -> bool:
-        for text in _texts([event.kind, event.namespace, event.data]):
+        for _, text in texts_in([event.kind, event.namespace, event.data]):
             for name, is_beginning in self._names:
                 if (name and is_beginning and text.startswith(name)) or text == name:
                     return True
@@ -189,19 +190,6 @@ def _ids(entry: Entry, reader: Reader) -> Iterator[ObjectId]:
     yield from (link.id for link in entry.links)
     for cut in filter(None, entry_chunks(entry, reader)):
         yield from cut.ids
-
-
-def _texts(value: object) -> Iterator[str]:
-    """The texts in plain data."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for key, inside in value.items():
-            yield from _texts(key)
-            yield from _texts(inside)
-    elif isinstance(value, list | tuple):
-        for inside in value:
-            yield from _texts(inside)
 
 
 # A part of a value
