@@ -39,6 +39,7 @@ from vstate.errors import (
     StoreUnavailable,
     UncommittedChanges,
 )
+from vstate.kv.wrapper import ReadOnly as ReadOnlyStore
 from vstate.objects import tree
 from vstate.objects.ids import ObjectId
 from vstate.repo import Repository
@@ -479,9 +480,11 @@ def test_its_own_handle() -> None:
     """
     store = Memory()
     state = person(store)
+    state.repo.commit_many([BranchChanges("room", set={"users/ann": 1}, room=True)])
     rows = rows_of(store)
-    state.erase("users/ann", dry_run=True)
+    assert state.erase("users/ann", all_branches=True, dry_run=True).commits == 8
     assert rows_of(store) == rows
+    assert Repository(ReadOnlyStore(store)).erase("users/ann", all_branches=True, dry_run=True).commits == 8
     ben = state["users/ben"]
     state["users/new"] = 1
     with pytest.raises(UncommittedChanges):

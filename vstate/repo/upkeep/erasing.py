@@ -127,9 +127,7 @@ def erase(
     checked, traces = ("", []) if dry_run else repo.store.scrub(gone)
     counts = sum((each.counts for each in work), Counter[str]())
     if counts["waiting"]:
-        traces.append(
-            f"{counted(counts['waiting'], 'object')} in the trash: run `vstate gc` with a grace of 0"
-        )
+        traces.append(f"{counted(counts['waiting'], 'object')} in the trash: call again")
     return EraseReport(
         keys=tuple(sorted(selection.keys)[:_TOGETHER]),
         versions=selection.versions,
@@ -174,9 +172,9 @@ def _rewritten(
     """The histories of a room made anew, and the refs moved to them; begun anew if gc sweeps meanwhile."""
 
     def attempt() -> Rewrite:
-        work = Rewrite(repo, number, chosen, selection, progress)
+        work = Rewrite(repo, number, chosen, selection, dry_run, progress)
         work.look()
-        work.extend(None if dry_run else work.write)
+        work.extend(work.write)
         if dry_run:
             work.rows_of_moves()
         elif work.new:
@@ -189,8 +187,8 @@ def _rewritten(
 class Rewrite:
     """The commits of a room that are made anew, and the refs, lines and labels that name them.
 
-    `new` leads from the old commits to the new ones; `moved` are the refs that follow. With a `write` of None
-    nothing is made, and `new` has the old commits alone.
+    `new` leads from the old commits to the new ones; `moved` are the refs that follow. In a dry run nothing
+    is made, and `new` has the old commits alone.
     """
 
     def __init__(
@@ -199,19 +197,21 @@ class Rewrite:
         number: int,
         chosen: Set[str] | None,
         selection: Selection,
+        dry_run: bool,
         progress: UpkeepProgress,
     ) -> None:
         self.room, self.number = repo if repo.rooms is None else repo.room(number), number
         self._repo, self._chosen = repo, chosen
         self._selection, self._progress = selection, progress
-        self._sweep = mark_of(self.room.store)
+        self._is_dry = dry_run
+        self._sweep = None if dry_run else mark_of(self.room.store)
         self.new: dict[ObjectId, ObjectId] = {}
         self.first: list[ObjectId] = []
         """The old commits without an older one among them."""
         self._begin = LAST_ORDER  # the order of the oldest of them
         self.moved: list[str] = []
         self.counts = Counter[str]()
-        self.gone: set[str] = set()
+        self.gone: Sequence[str] = ()
         """The keys of the objects that were removed."""
         self.held: Sequence[str] = ()
         self._is_kept = True  # perhaps: the sweep tells
@@ -243,7 +243,7 @@ class Rewrite:
     def _logged(self, key: str) -> Sequence[ObjectId]:
         return self.room.refs.parse_line(key, self._lines[key]).commits
 
-    def extend(self, write: Write | None) -> None:
+    def extend(self, write: Write) -> None:
         """Make the commits anew, from the oldest on, that were not looked at yet."""
         heads = [oid for ref, oid in self._refs.items() if self._is_chosen(ref)]
         if self.room.security.trust is not None:
@@ -255,7 +255,7 @@ class Rewrite:
         there = self.room.store.present([OBJECT_PREFIX + oid.hex() for oid in logged])
         self._extend([oid for oid in logged if OBJECT_PREFIX + oid.hex() in there], write)
 
-    def _extend(self, starts: Sequence[ObjectId], write: Write | None) -> None:
+    def _extend(self, starts: Sequence[ObjectId], write: Write) -> None:
         history, objects = self.room.history, self.room.objects
         found = [each.oid for each in history.ancestors(*starts, until=self._seen.__contains__)]
         for ids in batches(reversed(found), BATCH):
@@ -264,13 +264,13 @@ class Rewrite:
             self._selection.read(objects, [each.root for each in commits if each.root is not None])
             for commit in commits:
                 self._seen.add(commit.oid)
-                self._take(commit, made, is_dry=write is None)
-            if write is not None and made:
+                self._take(commit, made)
+            if made:
                 write(made)
 
-    def _take(self, commit: Commit, made: NewObjects, *, is_dry: bool) -> None:
+    def _take(self, commit: Commit, made: NewObjects) -> None:
         """Note a commit, and make it anew, if it holds something to erase, or one before it did."""
-        here = self.room.history.parents(commit)
+        here = self.room.history.shallow().get(commit.oid, commit.parent_ids)
         follows = any(oid in self.new for oid in (*here, *commit.parent_ids))
         changes = self._selection.changes(self.room.objects, commit.root)
         events = self._selection.left(commit.events)
@@ -283,7 +283,7 @@ class Rewrite:
         if commit.signature is not None:
             self.counts["unsigned" if self.room.security.key is None else "signed"] += 1
         self.new[commit.oid] = commit.oid
-        if is_dry:
+        if self._is_dry:
             return
         again = Commit(
             root=self._tree(commit.root, changes, made),
@@ -396,17 +396,19 @@ class Rewrite:
 
     def sweep(self) -> None:
         """Remove what nothing leads to any more."""
-        room = self.room
+        room, gone = self.room, set[ObjectId]()
 
         def swept() -> Marks:
             marks, sweep = Marks(room, progress=self._progress), Sweep(room, self._progress)
             marks.begin(lambda key, line: line.commits)
-            self.gone |= {prefix_of(self.number) + OBJECT_PREFIX + oid.hex() for oid in marks.garbage()}
+            gone.update(marks.garbage())
             sweep.remove_garbage(marks, timedelta(0))
             self.counts += sweep.counts
             return marks
 
         marks = retry_after_sweep(room, swept)
+        prefix = prefix_of(self.number) + OBJECT_PREFIX
+        self.gone = [prefix + oid.hex() for oid in gone if oid not in marks]
         self._is_kept = any(oid in marks for oid in self.new)
         self.held = [*self._found(marks)]
         room.objects.drop()
