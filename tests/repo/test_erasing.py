@@ -415,6 +415,7 @@ def test_what_names_commits_moves_along() -> None:
     state = person(store)
     state.repo.commit("main", set={"l": 1}, labels={"user": "ann"})
     state.refresh()
+    state.repo.commit("other", set={"l": 1}, labels={"user": "ben"})
     state.repo.push(Memory(), "main", remote="origin")
     state.rollback("HEAD~2")
     state.rollback()
@@ -427,7 +428,9 @@ def test_what_names_commits_moves_along() -> None:
     repo = Repository(store)
     assert {rev: repo.resolve(rev).message for rev in at} == at
     assert repo.branch_names(labels={"user": "ann"}) == ["main"]
-    assert repo.labels() == {"main": {"user": "ann"}}
+    assert repo.labels() == {"main": {"user": "ann"}, "other": {"user": "ben"}}
+    assert repo.labels_at("other", repo.branch("other").oid) == {"user": "ben"}
+    assert "other" not in repo.possible_branches({"user": "zoe"})
     assert repo.steps_back(repo.branch("main"), 1) == repo.resolve(back.id)
     same_but(store, before, "users/ann")
     sound(store)

@@ -246,7 +246,8 @@ class Disk(TransactionalStore):
                 break
             except sqlite3.Error as error:
                 backoff = self._pause(error, backoff)
-        return self._database.find_traces(set(filter(is_stored_object, stored_keys(keys))))
+        place, traces = self._database.find_traces(set(filter(is_stored_object, stored_keys(keys))))
+        return place, [*super().scrub(keys)[1], *traces]
 
     def check(self) -> Iterator[str]:
         """The damage that SQLite finds in its file: damaged pages, pages used twice, free pages in use."""
