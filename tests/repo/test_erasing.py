@@ -228,6 +228,21 @@ def test_no_byte_stays_on_a_disk(tmp_path: Path, packed: bool) -> None:
         sound(disk)
 
 
+@pytest.mark.slow
+def test_rows_that_sqlite_moved_leave_no_trace(tmp_path: Path) -> None:
+    """As its pages fill, SQLite moves rows, and leaves copies behind that a deletion does not overwrite."""
+    for count in range(80, 440, 40):
+        with Disk(tmp_path / str(count), durability="process") as disk:
+            state, noise = Versioned(disk), Random(count).randbytes
+            for number in range(count):
+                state[f"other/{number % 50}"] = noise(40)
+                if number % 2:
+                    state["users/ann"] = MARKER.encode() + noise(90 + number % 60 * 9)
+                state.commit(str(number))
+            assert state.erase("users/ann").traces == ()
+            assert MARKER.encode() not in bytes_of(tmp_path / str(count))
+
+
 def test_what_readers_keep_in_the_log_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While another process reads, the log keeps old pages: the report says so, and the next call ends it."""
     import sqlite3

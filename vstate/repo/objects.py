@@ -304,7 +304,7 @@ class Objects(_Bodies):
             return [self.commit(ids[0])]
         keys = {oid: OBJECT_PREFIX + oid.hex() for oid in ids if oid not in self._commits}
         stored = self.store.get_many(list(keys.values())) if len(keys) > 1 else {}
-        read = {oid: self._decoded_commit(oid, stored[key]) for oid, key in keys.items() if key in stored}
+        read = {oid: self.decoded_commit(oid, stored[key]) for oid, key in keys.items() if key in stored}
         return [read.get(oid) or self.commit(oid) for oid in ids]
 
     def prefetch(self, ids: Sequence[ObjectId]) -> list[Commit]:
@@ -318,12 +318,13 @@ class Objects(_Bodies):
         for key, stored in self.store.get_many(list(keys)).items():
             if kind_of(stored) is COMMIT and _body_size(stored) <= LONGEST_CACHED:
                 try:
-                    commits.append(self._decoded_commit(keys[key], stored))
+                    commits.append(self.decoded_commit(keys[key], stored))
                 except CorruptObject:
                     pass
         return commits
 
-    def _decoded_commit(self, oid: ObjectId, stored: bytes | None) -> Commit:
+    def decoded_commit(self, oid: ObjectId, stored: bytes | None) -> Commit:
+        """The commit in this stored form; CorruptObject if it is damaged, here and in the store."""
         return self._kept_commit(oid, self._checked(COMMIT, oid, stored))
 
     def _kept_commit(self, oid: ObjectId, body: bytes) -> Commit:
@@ -403,7 +404,7 @@ class Objects(_Bodies):
             stored = self.store.get(key)
         if not stored or _KIND_OF.get(stored[0]) is not COMMIT:
             return None
-        return self._decoded_commit(oid, stored)
+        return self.decoded_commit(oid, stored)
 
     def plain(self, key: str, stored: bytes) -> bytes | None:
         """The form of an object without compression; None if it is damaged."""

@@ -223,7 +223,7 @@ class Marks:
             if kind_of(stored) is COMMIT:
                 commits[oid] = 0
                 with suppress(CorruptObject):  # nothing leads to it, so its damage does not matter
-                    commits[oid] = self._repo.objects.commit(oid).order
+                    commits[oid] = self._repo.objects.decoded_commit(oid, stored).order
         return commits, count
 
     def _read_refs(self) -> dict[str, ObjectId]:
