@@ -174,13 +174,27 @@ class Diverged(Conflict):
     """A push would lose a commit of the other store, or a pull would bring back history that it dropped.
 
     `ref` is the ref of the other store, `theirs` the commit that the ref is at, and `ours` the commit here.
-    After a pull, `fetched` is a revision here that leads to `theirs`; after a push it is None.
+    After a pull, `fetched` is a revision here that leads to `theirs`; after a push it is None. If `ours` was
+    erased in the store at `erased_in`, `theirs` is the commit that took its place there.
     """
 
     def __init__(
-        self, ref: str, *, ours: str, theirs: str, fetched: str | None = None, dropped: str | None = None
+        self,
+        ref: str,
+        *,
+        ours: str,
+        theirs: str,
+        fetched: str | None = None,
+        dropped: str | None = None,
+        erased_in: str | None = None,
     ) -> None:
-        if fetched is not None:
+        if erased_in is not None:
+            message = (
+                f"{ref or 'the history'} has commit {_short(ours)}, which `erase` has replaced by "
+                f"{_short(theirs)} in {erased_in}, and what was erased stays erased; erase it in the other "
+                "store too, or delete the branch there and push the new history to it"
+            )
+        elif fetched is not None:
             history = "has no history in common with"
             if dropped is not None:
                 history = f"no longer holds {_short(dropped)} of"
@@ -204,6 +218,7 @@ class Diverged(Conflict):
         self.ours = ours
         self.theirs = theirs
         self.fetched = fetched
+        self.erased_in = erased_in
 
 
 class MergeConflict(Conflict):

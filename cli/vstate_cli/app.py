@@ -43,7 +43,7 @@ GROUPS = {
     "Branch and merge": ("branch", "tag", "merge", "cherry-pick"),
     "Files": ("files",),
     "Share": ("clone", "push", "pull", "fetch", "remote", "export", "import"),
-    "Take care": ("gc", "keep", "fsck", "check-classes", "verify", "key"),
+    "Take care": ("gc", "keep", "erase", "fsck", "check-classes", "verify", "key"),
     "For agents and shells": ("mcp", "completion"),
 }
 """The commands in the order of the help, frequent ones first."""
@@ -79,6 +79,9 @@ ELSEWHERE = {
     "clean": f"{_PYTHON}: state.discard().",
     "worktree": "In Python: files.fork('NAME', DIRECTORY) of a Workspace. `vstate files` lists all.",
     "rebase": "History is not rewritten: use `vstate cherry-pick` or `vstate merge`.",
+    "filter-branch": "To remove a key from every commit, use `vstate erase KEY`.",
+    "filter-repo": "To remove a key from every commit, use `vstate erase KEY`.",
+    "forget": "Use `vstate erase KEY` for a key, and `vstate branch -d BRANCH --forget` for a branch.",
     "restore": "Use `vstate checkout REV -- KEY`.",
     "get": "Use `vstate show KEY`.",
     "cat": "Use `vstate show KEY`.",

@@ -44,13 +44,14 @@ CALLS: dict[str, Callable[[KVStore], object]] = {
     "size": lambda store: store.size(),
     "pack": lambda store: store.pack(lambda key, value: value, [KEY]),
     "release": lambda store: store.release(),
+    "scrub": lambda store: store.scrub([KEY])[1],
     "location": lambda store: store.location.partition(" (")[0],
     "close": lambda store: store.close(),
 }
 """A call for each thing that a KVStore can do."""
 
 WRITES = {"set", "set_many", "delete", "delete_many", "compare_and_swap", "transact", "exclusively"}
-WRITES |= {"release", "pack"}
+WRITES |= {"release", "pack", "scrub"}
 
 WRAPPERS: dict[str, Callable[[KVStore], KVStore]] = {
     "Cache": Cache,

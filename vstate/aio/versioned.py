@@ -120,6 +120,7 @@ class Repository:
     keep = awaited(SyncRepository.keep)
     keeps = awaited(SyncRepository.keeps)
     gc = awaited(SyncRepository.gc)
+    erase = awaited(SyncRepository.erase)
 
 
 class Versioned(Writing[sync.Versioned]):
@@ -240,6 +241,7 @@ class Versioned(Writing[sync.Versioned]):
     reset = awaited(sync.Versioned.reset, turn=True)
     undo = awaited(sync.Versioned.undo, turn=True)
     redo = awaited(sync.Versioned.redo, turn=True)
+    erase = awaited(sync.Versioned.erase, turn=True)
     merge = awaited(sync.Versioned.merge, turn=True)
     cherry_pick = awaited(sync.Versioned.cherry_pick, turn=True)
     revert = awaited(sync.Versioned.revert, turn=True)

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from vstate.errors import InvalidInput
+from vstate.plural import counted
 
 T = TypeVar("T")
 
@@ -306,6 +307,16 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         many seconds at the most. The next call goes on. A store that does so by itself does nothing, as in
         this default.
         """
+
+    def scrub(self, keys: Sequence[str]) -> tuple[str, list[str]]:
+        """Leave no byte of rows that were deleted in the store's own files, and look there for these keys of
+        objects. The name of what was looked at, and a sentence for each find.
+
+        Others wait meanwhile. A store without files of its own looks whether it has the keys, as in this
+        default.
+        """
+        there = self.present(keys)
+        return self.location, [f"{counted(len(there), 'erased object')} there still"] if there else []
 
     @property
     def location(self) -> str:

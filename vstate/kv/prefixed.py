@@ -28,6 +28,7 @@ RESERVED: Final = frozenset(
         "r",
         "reflog",
         "remote",
+        "replaced",
         "room",
         "room-of",
         "shallow",

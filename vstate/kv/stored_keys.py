@@ -19,7 +19,7 @@ OBJECT_MARK = b"\xff"
 ROOM_MARK = b"\xfe"
 """The first byte of the stored keys in rooms."""
 
-_ROOM_BYTES = 9
+ROOM_BYTES = 9
 """The length of the mark and the number."""
 
 _DIGITS = "0123456789abcdef"
@@ -35,12 +35,12 @@ def stored_key(key: str) -> bytes:
 
 def is_stored_object(stored: bytes) -> bool:
     """Whether this is the stored key of an object, in a room or not."""
-    return stored[:1] == OBJECT_MARK or stored[_ROOM_BYTES : _ROOM_BYTES + 1] == OBJECT_MARK
+    return stored[:1] == OBJECT_MARK or stored[ROOM_BYTES : ROOM_BYTES + 1] == OBJECT_MARK
 
 
 def room_of(stored: bytes) -> bytes:
     """What the stored keys of the room of a stored key begin with; nothing if it is in none."""
-    return stored[:_ROOM_BYTES] if stored.startswith(ROOM_MARK) else b""
+    return stored[:ROOM_BYTES] if stored.startswith(ROOM_MARK) else b""
 
 
 def stored_keys(keys: Iterable[str]) -> list[bytes]:
@@ -82,7 +82,7 @@ def key_of(stored: bytes) -> str:
         return OBJECT_PREFIX + stored[1:].hex()
     if not stored.startswith(ROOM_MARK):
         return stored.decode()
-    room, within = f"{ROOM_PREFIX}{stored[1:_ROOM_BYTES].hex()}/", stored[_ROOM_BYTES:]
+    room, within = f"{ROOM_PREFIX}{stored[1:ROOM_BYTES].hex()}/", stored[ROOM_BYTES:]
     return room + (OBJECT_PREFIX + within[1:].hex() if within.startswith(OBJECT_MARK) else within.decode())
 
 

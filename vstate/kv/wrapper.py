@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any, NoReturn, Self, TypeVar
@@ -63,6 +63,7 @@ class StoreWrapper(KVStore):
     size = _passed_on(KVStore.size)
     pack = _passed_on(KVStore.pack)
     release = _passed_on(KVStore.release)
+    scrub = _passed_on(KVStore.scrub)
     transactional = _as_behind("transactional")
     remote = _as_behind("remote")
     ordered = _as_behind("ordered")
@@ -93,7 +94,17 @@ class StoreWrapper(KVStore):
 
 
 _WRITES = frozenset(
-    {"set", "set_many", "delete", "delete_many", "compare_and_swap", "exclusively", "pack", "release"}
+    {
+        "set",
+        "set_many",
+        "delete",
+        "delete_many",
+        "compare_and_swap",
+        "exclusively",
+        "pack",
+        "release",
+        "scrub",
+    }
 )
 
 
@@ -214,6 +225,9 @@ class Translated(StoreWrapper):
 
     def forget(self, key: str) -> None:
         self._store.forget(self._name(key))
+
+    def scrub(self, keys: Sequence[str]) -> tuple[str, list[str]]:
+        return self._store.scrub([self._name(key) for key in keys])
 
     def _rows(self, values: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
         return {

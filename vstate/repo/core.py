@@ -245,6 +245,8 @@ class Core(Uncopied):
             rev = rev.oid
         if isinstance(rev, ObjectId):
             found = self.objects.find_commit(rev)
+            for oid in self.objects.replacements(rev.hex()) if found is None else ():
+                found = self.objects.commit(oid)
             if found is None:
                 raise NotFound(f"no commit {rev}", name=str(rev))
             return found

@@ -267,9 +267,10 @@ class History:
     def _find_target(self, digits: object) -> Commit | None:
         """The commit that a rollback went back to; None if gc has removed it."""
         try:
-            return self.find(ObjectId.parse(str(digits)))
+            oid = ObjectId.parse(str(digits))
         except ValueError:
             return None
+        return self.find(oid) or next(map(self.find, self._objects.replacements(oid.hex())), None)
 
     def changes_key(self, commit: Commit, key: str, *, first_parent: bool = False) -> bool:
         """Whether the commit's entry of the key differs from that in every parent, or in the first one."""

@@ -13,11 +13,11 @@ import zstandard
 from blake3 import blake3
 from zstandard import ZstdError, frame_content_size
 
-from vstate.errors import CorruptObject, InvalidInput
-from vstate.kv.base import OBJECT_PREFIX, KVStore
-from vstate.objects.canonical import decode, encode
+from vstate.errors import CorruptObject, CorruptStore, InvalidInput
+from vstate.kv.base import OBJECT_PREFIX, KVStore, batches
+from vstate.objects.canonical import decode, decode_checked, encode, encode_checked
 from vstate.objects.commit import Commit
-from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, NewObjects, ObjectId
+from vstate.objects.ids import BLOB, COMMIT, ID_BYTES, INDEX, KINDS, TREE, Kind, NewObjects, ObjectId
 from vstate.objects.stream import BLOB_BYTES, INDEX_LIMIT, read_index
 from vstate.objects.tree import Node
 from vstate.plural import counted
@@ -41,6 +41,9 @@ TRASH = "trash/"
 """`gc` keeps garbage here for a while in a store without transactions: the seconds since 1970 in 8 bytes,
 then the stored form. An object that proves reachable after all is read from here."""
 
+REPLACED = "replaced/"
+"""Rows with the commits that `erase` made anew, and the new ones. The key ends with a hash."""
+
 MAX_OBJECT_BYTES = 64 * 1024 * 1024
 """The longest object before compression. A stored object that claims to be longer is refused."""
 
@@ -55,6 +58,8 @@ NODE_LEVEL = -1
 COMPRESS_FROM_BYTES = 128
 LEAST_SAVED = 64
 """An object that would shrink by fewer bytes is stored as it is: decompressing takes longer than reading."""
+
+_PAIRS = 4096  # in a row of REPLACED
 
 _LONGEST_INDEX = 64 * INDEX_LIMIT  # bytes; an item takes 32 for its id and at most 9 for its length
 _LONGEST = {**dict.fromkeys(KINDS, MAX_OBJECT_BYTES), TREE: MAX_NODE_BYTES, INDEX: _LONGEST_INDEX}
@@ -95,6 +100,23 @@ def longest(kind: Kind) -> int:
 def in_trash(stored: bytes) -> bytes:
     """The row that keeps an object's stored form in the trash, dated now."""
     return int(time.time()).to_bytes(8, "big") + stored
+
+
+def replaced_rows(new: Mapping[ObjectId, ObjectId]) -> dict[str, bytes]:
+    """The rows that lead from commits to the new ones."""
+    rows = [encode_checked([*zip(*pairs, strict=True)]) for pairs in batches(sorted(new.items()), _PAIRS)]
+    return {REPLACED + blake3(row).hexdigest(length=8): row for row in rows}
+
+
+def parse_replaced(row: bytes) -> dict[ObjectId, ObjectId]:
+    """The new commits by the old ones; ValueError if the row is damaged."""
+    try:
+        old, new = ([ObjectId(oid) for oid in ids] for ids in decode_checked(row))
+    except TypeError as error:
+        raise ValueError(f"it holds no ids: {error}") from error
+    if {len(oid) for oid in (*old, *new)} != {ID_BYTES}:
+        raise ValueError("it holds other data than ids")
+    return dict(zip(old, new, strict=True))
 
 
 class _Kept(dict[bytes, _T]):
@@ -314,6 +336,28 @@ class Objects:
             if stored and _KIND_OF.get(stored[0]) is COMMIT:
                 yield oid
 
+    def replaced(self) -> dict[ObjectId, ObjectId]:
+        """The commits that `erase` has made anew, with the new ones."""
+        found: dict[ObjectId, ObjectId] = {}
+        for key, row in self.store.items(REPLACED):
+            try:
+                found |= parse_replaced(row)
+            except ValueError as error:
+                raise CorruptStore(self.store.location, f"{key}: {error}", repairable=True) from error
+        return found
+
+    def replacements(self, prefix: str) -> set[ObjectId]:
+        """The commits in the place of those that began with these hex digits before `erase`."""
+        replaced, found = self.replaced(), set[ObjectId]()
+        for old in replaced:
+            if old.hex().startswith(prefix):
+                chain = dict[ObjectId, None]()  # a forged row may lead back
+                while old in replaced and old not in chain:
+                    chain[old] = None
+                    old = replaced[old]
+                found.add(old)
+        return {oid for oid in found if self.find_commit(oid) is not None}
+
     def is_in_memory(self, oid: ObjectId) -> bool:
         """Whether this commit is in memory, so that `commit` does not read the store."""
         return oid in self._commits
@@ -335,6 +379,10 @@ class Objects:
             stored = self.store.get(key)
         if not stored or _KIND_OF.get(stored[0]) is not COMMIT:
             return None
+        return self.decoded_commit(oid, stored)
+
+    def decoded_commit(self, oid: ObjectId, stored: bytes | None) -> Commit:
+        """The commit in this stored form; CorruptObject if it is damaged, here and in the store."""
         return self._commits.read(oid, stored)
 
     def plain(self, key: str, stored: bytes) -> bytes | None:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from vstate.arguments import check_flag, check_seconds
-from vstate.errors import CorruptObject, InvalidInput
+from vstate.errors import CorruptObject, DetachedHead, InvalidInput
 from vstate.forks import cached_property
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.commit import Commit, Event
@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from vstate.repo.search.bisection import Report
     from vstate.repo.search.blame import Blamed
     from vstate.repo.search.classes import Named
+    from vstate.repo.upkeep.erasing import EraseReport
     from vstate.repo.upkeep.fsck import FsckReport
     from vstate.repo.upkeep.gc import GcReport
     from vstate.repo.upkeep.reach import UpkeepProgress
+    from vstate.repo.upkeep.selecting import Edit, Where
 
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -449,6 +451,59 @@ class Repository(Core):
             dry_run=dry_run,
             progress=progress,
         )
+
+    def erase(
+        self,
+        *keys: str,
+        branch: str | Sequence[str] | None = None,
+        all_branches: bool = False,
+        path: str | None = None,
+        where: Where | None = None,
+        edit: Edit | None = None,
+        events: bool | Callable[[Event], object] = False,
+        dry_run: bool = False,
+        progress: UpkeepProgress | None = None,
+    ) -> EraseReport:
+        """Remove keys from every commit of branches, by default HEAD's, so that no byte of them stays.
+
+        A key that ends in `*` stands for all keys that begin so. Only values for which `where` is true go,
+        among all keys if none is named; it gets each value as data, and nothing is unpickled. With `path`
+        only that part of a value goes, which has to be plain data. `edit` gets each value loaded, and returns
+        it without what is to go, or ABSENT. `events` removes events too: those for which the function is
+        true, or with True those whose data name one of the keys, or for whose data `where` is true.
+
+        Each commit from the first that held one is made anew, with its message, times, info, authors and
+        merges, and has a new id; old ids lead to the new commits. Branches, tags, HEAD, tracking refs,
+        reflogs and labels move to them in one transaction of each room. Signed commits are signed by this
+        program's key, or not at all if it has none. Then what nothing leads to is removed, and the store's
+        own bytes are searched. Other branches keep what they share, and `kept_by` in the report names them:
+        `all_branches` takes every ref and every reflog.
+
+        A program that stands on the old history gets RefMoved from its next commit, and a push or a pull that
+        would bring an old commit back raises Diverged. Call an interrupted call again, and it goes on. A
+        store without transactions moves one ref after the other, and nobody else may write meanwhile.
+
+        Raises NotFound for a branch that is not there, CorruptObject for damage (see `fsck`), InvalidInput
+        for a part of a value with classes, UntrustedCommit and ReadOnly as `rollback`.
+        """
+        from vstate.repo.upkeep import erasing
+        from vstate.repo.upkeep.selecting import Selection
+
+        check_flag("all_branches", all_branches)
+        check_flag("dry_run", dry_run)
+        if all_branches and branch is not None:
+            raise InvalidInput("name branches, or take all_branches")
+        selection = Selection(self, keys, path=path, where=where, edit=edit, events=events)
+        branches = (branch,) if isinstance(branch, str) else branch
+        if branches is None and not all_branches:
+            branches = (self._branch_of_head(),)
+        return erasing.erase(self, selection, branches, dry_run=dry_run, progress=progress)
+
+    def _branch_of_head(self) -> str:
+        head = self.refs.head()
+        if head.branch is None:
+            raise DetachedHead(None if head.commit is None else str(head.commit))
+        return head.branch
 
     def keep(
         self,

@@ -48,6 +48,7 @@ _SHARED: Final = (
     "remote/",
     "lease/",
     "lease-seen/",
+    "replaced/",
     ROOM_OF,
     GONE,
 )

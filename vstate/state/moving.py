@@ -146,6 +146,9 @@ def move(handle: Handle, commit: Commit, branch: str | None) -> None:
     except CorruptObject:
         if not handle.is_base_gone():
             raise
+        if _go_to_replaced(handle):
+            move(handle, commit, branch)
+            return
         _require_nothing_staged(handle)
         handle.clear(head=commit, branch=branch, pending=None, doubts=())
         handle.follow()
@@ -199,6 +202,21 @@ def _changes_in_hand(handle: Handle, old: ObjectId | None, new: ObjectId | None)
     for key in keys:
         if before.get(key) != after.get(key):
             yield KeyChange(key, before.get(key), after.get(key))
+
+
+def _go_to_replaced(handle: Handle) -> bool:
+    """Go to the commit that `erase` made in place of this one, with what is staged; False if it made none."""
+    at, objects = handle.at, handle.repo.objects
+    assert at.head is not None
+    base = next(map(objects.commit, objects.replacements(at.head.oid.hex())), None)
+    if base is None:
+        return False
+    plan = make_plan(handle.repo, at.table, None)  # the tree is gone
+    staged = {key for key, slot in at.table.slots.items() if slot.value is ABSENT}
+    staged |= plan.changes.keys() | plan.unpicklable.keys()
+    in_hand = at.table.slots.keys() | at.table.cache.keys()
+    arrive(handle, base, in_hand - staged, branch=at.branch)
+    return True
 
 
 def _require_nothing_staged(handle: Handle) -> None:

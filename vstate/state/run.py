@@ -35,7 +35,7 @@ from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, NewObjects, Object
 from vstate.readers.stored import marks
 from vstate.repo.core import Advance
-from vstate.repo.names.refs import HEADS
+from vstate.repo.names.refs import HEADS, reflog_action
 from vstate.repo.objects import Overlay
 from vstate.repo.runs import (
     ARGUMENTS,
@@ -53,7 +53,6 @@ from vstate.repo.runs import (
     in_order,
     step_of,
 )
-from vstate.repo.writing import reflog_action
 from vstate.state.committing import commit_now
 from vstate.state.handle import Handle
 from vstate.state.lease import Lease

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from functools import wraps
+from functools import partial, wraps
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
@@ -21,7 +21,7 @@ from vstate.errors import (
 from vstate.kv.base import KVStore
 from vstate.kv.memory import Memory
 from vstate.kv.url import open_store
-from vstate.objects.commit import Commit
+from vstate.objects.commit import Commit, Event
 from vstate.repo.compare.diff import Diff
 from vstate.repo.core import Revision
 from vstate.repo.history import Log
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from vstate.repo.merge.three_way import MergeResult
     from vstate.repo.names.undo import Undo
     from vstate.repo.runs import RunInfo
+    from vstate.repo.upkeep.erasing import EraseReport
+    from vstate.repo.upkeep.reach import UpkeepProgress
+    from vstate.repo.upkeep.selecting import Edit, Where
     from vstate.state.lease import Lease
     from vstate.state.run import Run
     from vstate.state.watching import Watch
@@ -507,6 +510,46 @@ class Versioned(State):
         moving(handle, lambda: self.repo.move_branch(branch, target, seen=old), look=look)
         begin_anew(handle, target)
         return target
+
+    @alone
+    def erase(
+        self,
+        *keys: str,
+        all_branches: bool = False,
+        path: str | None = None,
+        where: Where | None = None,
+        edit: Edit | None = None,
+        events: bool | Callable[[Event], object] = False,
+        dry_run: bool = False,
+        progress: UpkeepProgress | None = None,
+    ) -> EraseReport:
+        """Remove keys, or a part of their values, from every commit of this branch, or of `all_branches`.
+
+        No byte of them stays in the store, and this state goes to the new head of its branch.
+        `Repository.erase` says more. Raises UncommittedChanges and DetachedHead, with nothing changed.
+        """
+        handle = self._handle
+        branch = handle.own_branch()
+        handle.require_clean("erase")
+
+        erased = partial(
+            self.repo.erase,
+            *keys,
+            branch=None if all_branches else branch,
+            all_branches=all_branches,
+            path=path,
+            where=where,
+            edit=edit,
+            events=events,
+            dry_run=dry_run,
+            progress=progress,
+        )
+        if dry_run:
+            return erased()
+        report = moving(handle, erased)
+        go_to_newest(handle)
+        handle.at = handle.at.moved(pending=None)
+        return report
 
     def undo(self, *, steps: int = 1) -> Commit:
         """Put the branch where it was before its last `steps` moves, of whatever kind; nothing is lost.

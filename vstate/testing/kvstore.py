@@ -278,6 +278,20 @@ class KVStoreTests:
         assert store.compare_and_swap(third, rows[third], None) is True
         assert store.get(third) is None
 
+    def test_what_is_deleted_leaves_no_trace(self, store: KVStore) -> None:
+        """`scrub` finds nothing of deleted objects, and leaves all other rows as they are."""
+        rows = {f"o/{number:064x}": b"%d" % number * 3000 for number in range(40)}
+        rows |= {f"room/00000000000000a1/o/{number:064x}": b"room" * number for number in range(20)}
+        store.set_many({**rows, "r/heads/main": b"1"})
+        store.pack(lambda key, value: value)
+        gone = [key for number, key in enumerate(rows) if number % 2]
+        store.delete_many(gone)
+        place, found = store.scrub(gone)
+        assert place
+        assert not found
+        left = {key: row for key, row in rows.items() if key not in gone} | {"r/heads/main": b"1"}
+        assert dict(store.items()) == left
+
     # compare_and_swap
 
     def test_a_swap_compares_and_writes(self, store: KVStore) -> None:

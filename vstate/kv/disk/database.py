@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from io import FileIO
 from pathlib import Path
@@ -24,6 +25,9 @@ from vstate.errors import (
 from vstate.kv.disk import log, packs
 from vstate.kv.disk.connections import Handle, usable_identity
 from vstate.kv.files import NO_ROOM, has_room, make_directory, make_file, may_write, sync_directory
+from vstate.kv.stored_keys import OBJECT_MARK, ROOM_BYTES, ROOM_MARK
+from vstate.objects.ids import ID_BYTES
+from vstate.plural import counted
 
 Durability = Literal["power", "process"]
 
@@ -53,6 +57,9 @@ _CREATE = (
 )
 
 _PIECE = 1 << 20
+_LOG_SECONDS = 10.0  # to wait for readers that keep the log from being emptied
+_each_mark = re.compile(OBJECT_MARK + rb"(?=([\s\S]{%d}))" % ID_BYTES).finditer
+"""Finds what may be the stored key of an object."""
 
 _LOG = (
     f"a log, {FILE_NAME}-wal, was beside it when it was opened: to put a copy here, stop all programs that "
@@ -317,6 +324,7 @@ class Database:
         # Both are set, because a build of SQLite may have other defaults.
         connection.execute(f"PRAGMA synchronous={'FULL' if self.durability == 'power' else 'NORMAL'}")
         connection.execute(f"PRAGMA journal_size_limit={LOG_BYTES}")
+        connection.execute("PRAGMA secure_delete=ON")
         self._limit_pages(connection)
 
     def spare_pages(self, connection: sqlite3.Connection) -> AbstractContextManager[None]:
@@ -374,6 +382,34 @@ class Database:
         backoff = Backoff(_RELEASE_PAUSE, _RELEASE_PAUSE, seconds=_LONGEST_READ)
         while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] and backoff.pause():
             pass
+
+    def rewrite(self, connection: sqlite3.Connection) -> None:
+        """Write the file anew, with its rows alone, and empty the log, as soon as nobody reads in it."""
+        # Deleted rows were overwritten. So they are in the file too, before it is cut.
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        connection.execute("VACUUM")
+        backoff = Backoff(_RELEASE_PAUSE, _LONGEST_READ, seconds=_LOG_SECONDS)
+        while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] and backoff.pause():
+            pass
+
+    def find_traces(self, keys: Set[bytes]) -> tuple[str, list[str]]:
+        """Look for the stored keys of objects in every byte of the file and its log."""
+        size, found = 0, list[str]()
+        for name in (self.file, self._log):
+            count, before = 0, b""
+            with suppress(FileNotFoundError), open(name, "rb", buffering=0) as opened:
+                while piece := opened.read(_PIECE):
+                    size += len(piece)
+                    data = before + piece
+                    for match in _each_mark(data):
+                        at = match.start()
+                        room = data[at - ROOM_BYTES : at] if at >= ROOM_BYTES else b""
+                        key = (room if room.startswith(ROOM_MARK) else b"") + OBJECT_MARK + match[1]
+                        count += key in keys
+                    before = data[-ROOM_BYTES - ID_BYTES :]
+            if count:
+                found.append(f"{name} has traces of erased objects: close its readers, and call again")
+        return f"{FILE_NAME} and its log, {counted(size, 'byte')}", found
 
     # Syncing
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -226,6 +227,20 @@ class Disk(TransactionalStore):
             failure = self._database.meaning(error)
             if not isinstance(failure, StoreFull):  # without room for the log nothing moves
                 raise failure from error
+
+    def scrub(self, keys: Sequence[str]) -> tuple[str, list[str]]:
+        """As promised by KVStore: the file is written anew, without free places, and the log is emptied."""
+        self._prune(math.inf)
+        backoff: Backoff | None = None
+        while True:
+            try:
+                with self._long_work(writing=True) as (_, connection):
+                    self._database.rewrite(connection)
+                break
+            except sqlite3.Error as error:
+                backoff = self._pause(error, backoff)
+        place, traces = self._database.find_traces(set(filter(is_stored_object, stored_keys(keys))))
+        return place, [*super().scrub(keys)[1], *traces]
 
     def check(self) -> Iterator[str]:
         """The damage that SQLite finds in its file: damaged pages, pages used twice, free pages in use."""

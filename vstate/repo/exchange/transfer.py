@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain, groupby
 from operator import attrgetter
 
-from vstate.errors import CorruptObject
+from vstate.errors import CorruptObject, Diverged
 from vstate.kv.base import OBJECT_PREFIX, KVStore, batches_by_bytes
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, Object, ObjectId
@@ -26,7 +26,7 @@ from vstate.repo.history import SHALLOW, History, shallow_row
 from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import SWEEP, Refs
 from vstate.repo.objects import Objects
-from vstate.repo.rooms import mark_of
+from vstate.repo.rooms import Room, mark_of
 from vstate.repo.sweeps import arrival
 from vstate.repo.upkeep.damage import Loss
 from vstate.repo.upkeep.metadata import Metadata
@@ -163,6 +163,7 @@ class Transfer:
         limits = {"most_bytes": BATCH_BYTES, "most": BATCH_OBJECTS}
         if not ids:
             return copied
+        self._require_not_erased(ids, branch)
         for commits, needed in self._difference.groups(ids, self._source.history, self._read):
             # An interruption may write only a part of a batch, so commits are not in one batch with their
             # objects.
@@ -180,6 +181,14 @@ class Transfer:
             self._history.cut_off(copied.ends.left)  # the next tip may need what lies behind these ends
         self._known.append(tip)
         return copied
+
+    def _require_not_erased(self, ids: Sequence[ObjectId], branch: str | None) -> None:
+        """Raise Diverged if one of these commits would bring back what was erased in the target."""
+        store = self.target.store
+        replaced = Objects(store.whole() if isinstance(store, Room) else store).replaced()
+        for old in filter(replaced.__contains__, ids if replaced else ()):
+            where = store.location
+            raise Diverged(branch or "", ours=str(old), theirs=str(replaced[old]), erased_in=where)
 
     def _has_tree_of(self, oid: ObjectId) -> bool:
         """Whether the tree of a commit of the target can be read. New commits share most of it."""

@@ -199,6 +199,16 @@ def ref_of_line(key: str) -> str:
     return key.removeprefix(REFLOG).rpartition(":")[0]
 
 
+def line_with(key: str, row: bytes, new: Mapping[ObjectId, ObjectId]) -> Mapping[str, bytes | None]:
+    """The rows that change where a line names `new` commits in the place of others; none if it names none."""
+    old, to, *rest = decode(row)
+    if old not in new and to not in new:
+        return {}
+    begin = key[:-CHECK_DIGITS]
+    row = Packer().pack([new.get(old, old), new.get(to, to), *rest])
+    return {key: None, begin + line_check(begin, row): row}
+
+
 class Move(NamedTuple):
     """A ref goes from `expected` to `new` (None: absent), with a line of the reflog that says the action.
 

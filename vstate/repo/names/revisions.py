@@ -30,7 +30,7 @@ from vstate.similar import similar
 
 _STEPS = re.compile(r"(?P<base>.*?)(?P<steps>([~^]\d*)*)", re.DOTALL)
 _STEP = re.compile(r"([~^])(\d*)")
-_HEX = re.compile(r"[0-9a-f]{4,63}")
+_HEX = re.compile(r"[0-9a-f]{4,64}")
 _FULL_ID = re.compile(r"[0-9a-f]{64}")
 _MOVES_OR_TIME = re.compile(r"(?P<name>.*?)@\{(?P<where>.*)\}", re.DOTALL)
 _MAX_STEPS = 10**9
@@ -119,7 +119,7 @@ class Revisions:
         if named:
             return next(iter(named.values()))
         if _HEX.fullmatch(lower):
-            found = sorted(self._objects.commit_ids(lower))
+            found = sorted(self._objects.commit_ids(lower)) or sorted(self._objects.replacements(lower))
             if len(found) > 1:
                 raise InvalidInput(
                     f"the commit id {name} is ambiguous: give more digits",

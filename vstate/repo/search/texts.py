@@ -79,7 +79,7 @@ def find_text(
             places.append(Place(key, None, _around(key, wanted)))
         try:
             inside = 0
-            for path, found in _texts(core.inspect(key, data)):
+            for path, found in texts_in(core.inspect(key, data)):
                 if wanted in found.lower():
                     places.append(Place(key, path, _around(found, wanted)))
                     inside += 1
@@ -112,11 +112,11 @@ def _times(core: Core, key: str, data: bytes | None, wanted: str) -> int:
         return 0
     times = key.lower().count(wanted)
     with suppress(InertError, InvalidInput, CorruptObject):
-        times += sum(text.lower().count(wanted) for _, text in _texts(core.inspect(key, data)))
+        times += sum(text.lower().count(wanted) for _, text in texts_in(core.inspect(key, data)))
     return times
 
 
-def _texts(value: object) -> Iterator[tuple[str, str]]:
+def texts_in(value: object) -> Iterator[tuple[str, str]]:
     """The texts and numbers in a value with their paths, and the steps that are names."""
     prints = Fingerprints()
     stack = [(value, "", 0)]

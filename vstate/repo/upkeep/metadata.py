@@ -28,7 +28,7 @@ from vstate.repo.names.refs import (
     Refs,
     ref_of_line,
 )
-from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH
+from vstate.repo.objects import DAMAGED, INCONSISTENT, REPLACED, TRASH, parse_replaced
 from vstate.repo.rooms import GONE, ROOM_OF, room_in
 from vstate.repo.rules import keeps, labels, leases, policies, workspaces
 from vstate.repo.upkeep.damage import Damage
@@ -61,6 +61,7 @@ _PARSERS: Mapping[str, tuple[str, Callable[[str, bytes], object]]] = {
     refs.LABELS: ("labels", lambda _, row: labels.parse_labels(row)),
     graph.GRAPH: ("graph", graph.read_segment),
     sweeps.ARRIVED: ("arrival", lambda _, row: sweeps.check_arrival(row)),
+    REPLACED: ("replaced commits", lambda _, row: parse_replaced(row)),
     TRASH: ("trash", lambda _, row: _check_trash(row)),
     ROOM_OF: ("room of a ref", lambda _, row: _check_entry(row)),
     GONE: ("room of a deleted ref", lambda _, row: _check_entry(row)),

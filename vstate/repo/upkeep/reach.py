@@ -19,6 +19,9 @@ from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH, Objects, kind_of
 from vstate.repo.upkeep.metadata import noted, object_id
 from vstate.repo.walk import BATCH, Batch, Entries, depth_first, links_of
 
+_TOGETHER = 2048
+"""How much garbage is read at once: a pack is unpacked for each read that meets it."""
+
 
 class Reach:
     """The ids of all commits, trees, indexes and blobs that some commits need.
@@ -204,7 +207,7 @@ class Marks:
     def garbage_rows(self) -> Iterator[tuple[ObjectId, bytes]]:
         """The same with their stored forms."""
         found = 0
-        for ids in batches(self.garbage(), BATCH):
+        for ids in batches(self.garbage(), _TOGETHER):
             self._progress("finding garbage", found)
             found += len(ids)
             keys = {OBJECT_PREFIX + oid.hex(): oid for oid in ids}
@@ -220,7 +223,7 @@ class Marks:
             if kind_of(stored) is COMMIT:
                 commits[oid] = 0
                 with suppress(CorruptObject):  # nothing leads to it, so its damage does not matter
-                    commits[oid] = self._repo.objects.commit(oid).order
+                    commits[oid] = self._repo.objects.decoded_commit(oid, stored).order
         return commits, count
 
     def _read_refs(self) -> dict[str, ObjectId]:

@@ -1,0 +1,139 @@
+"""`vstate erase`: it says what goes, asks, and then it is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vstate import Disk, Event, SigningKey, Versioned
+from vstate.repo import Repository
+
+MARKER = "MARKER-of-ann"
+
+
+class Priced:
+    """A class of the values."""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A store with a person's values on two branches."""
+    with Disk(tmp_path / "store") as disk:
+        state = Versioned(disk)
+        for number in range(3):
+            state["users/ann"] = {"name": MARKER, "n": number}
+            state["users/ben"] = {"name": "ben", "n": number}
+            state["object"] = [Priced(), number]
+            state.commit(f"commit {number}")
+        state.create_branch("other")
+        Repository(disk).commit("main", set={"x": 1}, events=[Event.now("told", {"about": "users/ann"})])
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def vstate(empty: Any, place: Path) -> Any:
+    """The command on that store."""
+    return type(empty)(place)
+
+
+def has_marker(place: Path) -> bool:
+    return any(MARKER.encode() in file.read_bytes() for file in place.iterdir())
+
+
+def test_a_dry_run_says_what_goes(vstate: Any, place: Path) -> None:
+    """It names versions, bytes, commits and refs, and who keeps the old commits, and changes nothing."""
+    said = vstate("erase", "users/ann", "--dry-run")
+    assert "would erase 3 versions" in said
+    assert "would make 4 commits anew, and moved heads/main" in said
+    assert "still held by other: name these too, or take all branches" in said
+    assert "not reached: clones" in said
+    assert has_marker(place)
+    assert "no commit holds it" in vstate("erase", "nothing", "--dry-run")
+
+
+def test_it_refuses_without_yes(vstate: Any, place: Path) -> None:
+    """Without a terminal it takes --yes; with options that do not go together it says so."""
+    for arguments, said in ((["users/ann"], "give --yes"), (["--yes"], "Name the keys")):
+        result = vstate.run("erase", *arguments)
+        assert result.exit_code == 2
+        assert said in result.output
+    assert "all_branches" in vstate.fails("erase", "users/ann", "-b", "main", "--all-branches", "--yes")
+    assert has_marker(place)
+
+
+def test_it_erases(vstate: Any, place: Path) -> None:
+    """With --yes the key and its events are gone from all branches, and from the file."""
+    old = vstate("log", "--oneline", "-n", "1").split()[0]
+    said = vstate("erase", "users/ann", "--all-branches", "--events", "--yes")
+    assert "erased 3 versions" in said
+    assert "erased 1 event" in said
+    assert said.rstrip().endswith("nothing is left")
+    assert not has_marker(place)
+    assert "users/ann" not in vstate("ls")
+    assert old not in vstate("log", "--oneline")
+    assert "x" in vstate("ls", old)
+    assert "nothing is damaged" in vstate("fsck")
+
+
+def test_parts_conditions_and_branches(vstate: Any) -> None:
+    """A part at a path, values that fit a condition, one branch of several; a class is refused."""
+    done = vstate.json("erase", "users/ann", "--path", "name", "--branch", "other", "--yes")
+    assert (done["versions"], done["kept_by"]) == (3, ["main"])
+    assert vstate.json("show", "other", "users/ann")["value"] == {"n": 2}
+    done = vstate.json("erase", "--where", "value.n == `1`", "--yes")
+    assert done["keys"] == ["users/ann", "users/ben"]
+    said = vstate.fails("erase", "object", "--path", "[1]", "--yes")
+    assert "state.erase('object', edit=function)" in said
+
+
+def test_signed_again(vstate: Any, place: Path, tmp_path: Path) -> None:
+    """--sign signs what was signed before; verify tells."""
+    key = SigningKey.generate()
+    key.save(tmp_path / "key.pem")
+    with Disk(place) as disk:
+        state = Versioned(disk, sign=key)
+        state["signed"] = 1
+        state.commit("signed")
+    done = vstate.json("erase", "users/ann", "--yes", "--sign", str(tmp_path / "key.pem"))
+    assert (done["signed"], done["unsigned"]) == (1, 0)
+    assert vstate.json("verify")["signers"] == {str(key.public): 1}
+    assert vstate.json("erase", "users/ben", "--yes")["unsigned"] == 1
+    assert vstate.json("verify")["signers"] == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("word", ["erase", "yes"])
+def test_a_person_confirms(place: Path, word: str) -> None:
+    """On a terminal it shows what goes, and goes on only after the word."""
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    command = [
+        sys.executable,
+        "-m",
+        "vstate_cli",
+        "-s",
+        str(place),
+        "erase",
+        "users/ann",
+        "--all-branches",
+        "--json",
+    ]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2] / "cli")])}
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    os.close(theirs)
+    os.write(ours, f"{word}\n".encode())
+    out, err = process.communicate(timeout=100)
+    os.close(ours)
+    assert "would erase 3 versions" in err
+    assert "Type erase to go on" in err
+    assert (process.returncode == 0) is (word == "erase")
+    assert has_marker(place) is (word != "erase")
+    assert not out if word == "yes" else json.loads(out)["versions"] == 3

@@ -1,0 +1,240 @@
+"""Selecting: which keys, parts of values and events are erased from a history."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import MappingProxyType
+from typing import Any, Final
+
+from vstate.arguments import check_state_key
+from vstate.errors import InvalidInput, NotFound
+from vstate.objects.commit import Event
+from vstate.objects.expiry import split_expiry, with_expiry
+from vstate.objects.ids import NewObjects, ObjectId
+from vstate.objects.tree import Node
+from vstate.repo.compare.fingerprints import Fingerprints
+from vstate.repo.compare.paths import Part, find_part
+from vstate.repo.core import Core
+from vstate.repo.objects import Objects
+from vstate.repo.search.texts import texts_in
+from vstate.values.absent import ABSENT
+from vstate.values.budget import InertError
+from vstate.values.entry import ATOM, Entry, Reader, entry_chunks
+
+Where = Callable[[Any], object]
+"""Whether a value goes, given as data that nothing was unpickled for."""
+
+Edit = Callable[[Any], Any]
+"""Gives a loaded value as it is to stay; ABSENT if the key goes."""
+
+_NOTHING: Final[Mapping[str, bytes | None]] = MappingProxyType({})
+_PLAIN: Final = ("builtins", "datetime")  # modules of the types that plain data is made of
+
+
+class Selection:
+    """What goes: the values of `keys` for which `where` is true, or a part of each, and events.
+
+    A key that ends in `*` stands for all keys that begin so; without keys, `where` chooses among all. With
+    `path` only that part of a value goes, and with `edit` what the function takes away. `events` is a
+    function, or True for the events whose data name one of the keys, or that `where` is true of.
+
+    Afterwards `keys` are those that were met, `versions` the number of their different values, `bytes` the
+    size of these, `values` their entries with the ids of their blobs, and `blobs` those ids with the keys.
+    `made` has the objects of the entries that take the place of others.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        keys: Sequence[str],
+        *,
+        path: str | None = None,
+        where: Where | None = None,
+        edit: Edit | None = None,
+        events: bool | Callable[[Event], object] = False,
+    ) -> None:
+        if not (keys or where or callable(events)):
+            raise InvalidInput("name the keys to erase, or choose values with where=")
+        if (path or edit) and not keys:
+            raise InvalidInput("name the keys to erase a part of")
+        if path and edit:
+            raise InvalidInput("give path or edit, not both")
+        self._core = core
+        names = [check_state_key(key) for key in keys]
+        self._names = [(name.removesuffix("*"), name.endswith("*")) for name in names]
+        if not names and where is not None:
+            self._names = [("", True)]
+        self._path, self._where, self._edit = path, where, edit
+        self._events = events
+        self._below: dict[bytes, Mapping[str, bytes | None]] = {}
+        self._known: dict[tuple[str, bytes], bytes | None] = {}
+        self.keys: set[str] = set()
+        self.versions = self.bytes = 0
+        self.values: dict[bytes, Sequence[bytes]] = {}
+        self.blobs: dict[bytes, str] = {}
+        self.made: dict[bytes, NewObjects] = {}
+
+    # Keys
+
+    def read(self, objects: Objects, roots: Iterable[ObjectId]) -> None:
+        """Read the nodes of many trees that `changes` will look at, a level of all trees at a time."""
+        below: list[bytes] = [root for root in dict.fromkeys(roots) if root not in self._below]
+        while below:
+            wanted = (child for node in objects.nodes(below) for child in self._children(node))
+            below = [oid for oid in dict.fromkeys(wanted) if oid not in self._below]
+
+    def changes(self, objects: Objects, root: bytes | None) -> Mapping[str, bytes | None]:
+        """The new entries of the keys in and below a node that change, None for a key that goes."""
+        if root is None:
+            return _NOTHING
+        found = self._below.get(root)
+        if found is None:
+            node, found = objects.node(root), {}
+            for child in self._children(node):
+                found |= self.changes(objects, child)
+            for i in () if node.height else self._places(node):
+                key, entry = node.keys[i], node.items[i]
+                new = self._entry(objects, key, entry)  # type: ignore[arg-type]  # of a leaf, bytes
+                if new != entry:
+                    found[key] = new
+            self._below[root] = found = found or _NOTHING
+        return found
+
+    def _children(self, node: Node) -> Iterator[bytes]:
+        """The nodes below that may hold one of the keys."""
+        for i in self._places(node) if node.height else ():
+            yield node.items[i]  # type: ignore[misc]  # in a written tree all items are bytes
+
+    def _places(self, node: Node) -> list[int]:
+        """The places in a node of the keys, or of what is above them."""
+        places = dict[int, None]()
+        for name, is_beginning in self._names:
+            begin = max(bisect_right(node.keys, name) - 1, 0) if node.height else bisect_left(node.keys, name)
+            end = begin + (node.height > 0)
+            while end < len(node.keys) and (
+                node.keys[end].startswith(name) if is_beginning else node.keys[end] == name
+            ):
+                end += 1
+            places |= dict.fromkeys(range(begin, end))
+        return [*places]
+
+    def _entry(self, reader: Reader, key: str, entry: bytes) -> bytes | None:
+        known = self._known.get((key, entry), entry)
+        if known is not entry:
+            return known
+        new = self._edited(reader, key, entry)
+        if new != entry:
+            self._known[key, entry] = new
+            self._note(reader, key, entry)
+        return new
+
+    def _edited(self, reader: Reader, key: str, entry: bytes) -> bytes | None:
+        """The entry in the place of this one, None for none."""
+        if self._where is not None and not self._where(self._data(reader, key, entry)):
+            return entry
+        if self._path:
+            try:
+                value = _without_part(self._data(reader, key, entry), key, self._path)
+            except NotFound:
+                return entry
+        else:
+            value = ABSENT if self._edit is None else self._edit(self._core.load(key, entry, reader).value)
+        if value is ABSENT:
+            return None
+        encoded = self._core.encode(value)
+        new = with_expiry(encoded.entry, split_expiry(entry)[1])
+        self.made[new] = dict(encoded.objects)
+        return new
+
+    def _data(self, reader: Reader, key: str, entry: bytes) -> object:
+        try:
+            return self._core.inspect(key, entry, reader)
+        except InertError as error:
+            raise InvalidInput(f"the value of {key!r} cannot be read as data: {error}") from error
+
+    def _note(self, reader: Reader, key: str, data: bytes) -> None:
+        entry = self._core.parse_entry(key, data)
+        self.keys.add(key)
+        self.versions += 1
+        self.bytes += entry.size
+        if self._path or self._edit:
+            return  # the rest of the value stays, so its blobs tell nothing
+        ids = [bytes(oid) for oid in _ids(entry, reader)]
+        self.blobs |= dict.fromkeys(ids, key)
+        if entry.codec != ATOM or (isinstance(entry.value, str | bytes) and entry.value):
+            self.values[split_expiry(data)[0]] = ids
+
+    # Events
+
+    def left(self, events: Sequence[Event]) -> Sequence[Event]:
+        """The events that stay."""
+        if not (self._events and events):
+            return events
+        goes = self._events if callable(self._events) else self._names_key
+        return [event for event in events if not goes(event)]
+
+    def _names_key(self, event: Event) -> bool:
+        for _, text in texts_in([event.kind, event.namespace, event.data]):
+            for name, is_beginning in self._names:
+                if (name and is_beginning and text.startswith(name)) or text == name:
+                    return True
+        with suppress(InvalidInput):  # a condition that does not fit the data
+            return self._where is not None and bool(self._where(dict(event.data)))
+        return False
+
+
+def _ids(entry: Entry, reader: Reader) -> Iterator[ObjectId]:
+    """The ids of the blobs and indexes of a value."""
+    yield from (link.id for link in entry.links)
+    for cut in filter(None, entry_chunks(entry, reader)):
+        yield from cut.ids
+
+
+# A part of a value
+
+
+def _without_part(value: Any, key: str, path: str) -> Any:
+    """Plain data without its part at a path; NotFound if there is none, InvalidInput for other data."""
+    prints = Fingerprints()
+    trail = find_part(value, path, prints)
+    if not _is_plain(value):
+        raise InvalidInput(
+            f"the value of {key!r} has objects of classes, and nothing is unpickled here: erase the part in "
+            f"Python, with state.erase({key!r}, edit=function), which gives each value without the part"
+        )
+    return _cut(value, trail, prints)
+
+
+def _cut(holder: Any, trail: Sequence[Part], prints: Fingerprints) -> Any:
+    """A container without the part at the end of the trail."""
+    part, *below = trail
+    new = _cut(part.value, below, prints) if below else ABSENT
+    if isinstance(holder, dict):
+        name = next(name for name in holder if prints.place(name) == part.place)
+        pairs = {**holder, name: new}
+        return pairs if below else {each: pairs[each] for each in pairs if each is not name}
+    if isinstance(holder, set | frozenset):
+        return type(holder)(holder - {part.value} | ({new} if below else set()))
+    items, place = list(holder), part.place
+    assert isinstance(place, int)
+    items[place : place + 1] = [new] if below else []
+    return type(holder)(items)
+
+
+def _is_plain(value: object) -> bool:
+    """Whether plain data is made of containers and atoms alone."""
+    waiting, seen = [value], set[int]()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if type(value).__module__ not in _PLAIN:
+            return False
+        if isinstance(value, dict):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list | tuple | set | frozenset):
+            waiting += value
+    return True
