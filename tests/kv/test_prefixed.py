@@ -44,7 +44,7 @@ def test_the_keys_of_a_repository_are_reserved() -> None:
         roots |= set(
             re.findall(r'^[A-Z_]+(?:: \w+)? = "([a-z-]+)/"$', source.read_text("utf-8"), re.MULTILINE)
         )
-    below_a_root = {"heads", "tags", "remotes"}
+    below_a_root = {"heads", "tags", "remotes", "runs", "step"}
     assert len(roots) > 6
     assert roots - below_a_root <= RESERVED
     with Versioned(Memory()) as state:

@@ -49,6 +49,7 @@ _SHARED: Final = (
     "lease/",
     "lease-seen/",
     "replaced/",
+    "workspace/",
     ROOM_OF,
     GONE,
 )
