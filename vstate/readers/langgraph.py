@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from vstate.display.chats import messages_in_words, value_in_words
@@ -198,7 +199,7 @@ def _asked(value: object) -> list[object]:
 
 
 def _described(parts: _Parts, saved: Saved, writes: Iterable[Write]) -> dict[str, Any]:
-    about = _mapping(saved.metadata)
+    about = {**_mapping(saved.metadata)}
     answered = {write.task for write in writes if write.place >= 0}
     waits = [
         plain(each)
@@ -270,7 +271,8 @@ def _is_edge(channel: str) -> bool:
     return channel.startswith((_TO, _JOIN)) or channel == _SENDS
 
 
-def _mapping(pair: tuple[str, bytes]) -> dict[str, Any]:
+@lru_cache(16)  # the subject of a commit and its state have the same
+def _mapping(pair: tuple[str, bytes]) -> Mapping[str, Any]:
     """The texts by name in a pair; nothing if it is encrypted."""
     value = Serialized(*pair).value
     return {str(name): each for name, each in value.items()} if isinstance(value, dict) else {}

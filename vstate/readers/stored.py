@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from importlib import import_module
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -159,6 +160,7 @@ class BranchReader(NamedTuple):
     """The subject of a commit, by its keys and those of its first parent; None for its message."""
 
 
+@lru_cache(32)
 def find_reader(name: object) -> BranchReader | None:
     """The reader of this name, None if there is none here."""
     if not isinstance(name, str) or name not in _READERS:

@@ -160,6 +160,8 @@ class _Kept(dict[bytes, _T]):
     def read_many(self, ids: Sequence[bytes]) -> list[_T]:
         """The objects in the order of the ids. Those that are not in memory are read in one batch."""
         found = [self.get(oid) for oid in ids]
+        if all(found):
+            return found  # type: ignore[return-value]  # an object is never false
         names = {oid: OBJECT_PREFIX + oid.hex() for oid, each in zip(ids, found, strict=True) if each is None}
         stored = self._store.get_many(list(names.values())) if len(names) > 1 else {}
         read = {oid: self.read(oid, stored.pop(name, None)) for oid, name in names.items()}
