@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -17,7 +18,8 @@ from soak import SOAK
 
 from vstate import Disk, Versioned
 from vstate.errors import CorruptStore
-from vstate.kv.disk import log
+from vstate.kv.disk import database, log
+from vstate.kv.disk.connections import usable_identity
 
 pytestmark = [
     pytest.mark.slow,
@@ -186,6 +188,37 @@ def test_the_first_commit_after_a_release_names_the_log_itself(tmp_path: Path) -
             assert [each.split()[0] for each in statements] == ["BEGIN", "INSERT", "UPDATE", "COMMIT"]
             ((after,),) = writer.execute("SELECT names FROM log").fetchall()
             assert after[: log.NAME_BYTES] not in before[0]
+
+
+def test_a_release_waits_for_a_commit_that_is_under_way(tmp_path: Path) -> None:
+    """The commit notes the salt of its log: without it, it would not see that it begins a log anew."""
+    with Disk(tmp_path) as disk:
+        disk.set("key", b"1")
+        with disk._writer.lock:
+            salt = disk._writer.salt
+            release = threading.Thread(target=disk.release)
+            release.start()
+            release.join(0.5)
+            assert disk._writer.salt == salt is not None
+        release.join()
+        assert disk._writer.salt is None
+
+
+def test_a_file_that_another_process_makes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that found no file, and then the one of another process, knows this one from then on."""
+    looks = []
+
+    def other_first(path: str) -> object:
+        found = usable_identity(path)
+        looks.append(found)
+        if len(looks) == 1:
+            write(tmp_path, 1, killed=False)
+        return found
+
+    monkeypatch.setattr(database, "usable_identity", other_first)
+    with Disk(tmp_path) as disk:
+        assert disk.get("absent") is None
+    assert looks[0] is None
 
 
 def test_a_log_that_began_anew_in_the_middle_of_a_session(tmp_path: Path) -> None:

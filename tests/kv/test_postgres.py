@@ -430,6 +430,10 @@ def test_each_statement_is_planned_once(postgres_dsn: str, postgres_table: str) 
             assert store.get_many([f"n/{n}" for n in range(number)] + ["key"]) == {"key": b"%d" % number}
             assert store.compare_and_swap("key", b"%d" % number, b"%d" % (number + 1))
         assert asked(kept) == [(32, 0)]
+        # By their contents: behind a pooler that hides itself, another client may have made them.
+        assert len(set(asked("SELECT name FROM pg_prepared_statements"))) == len(
+            {name for (name,) in asked("SELECT name FROM pg_prepared_statements") if len(name) == 23}
+        )
         names = asked("SELECT name FROM pg_prepared_statements WHERE statement LIKE 'SELECT key, value%'")
         plan = str(asked(f"EXPLAIN EXECUTE {names[0][0]}(NULL)"))
         assert "Index" in plan

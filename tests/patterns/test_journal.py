@@ -376,3 +376,4 @@ def test_journals_that_were_used_long_ago_are_let_go() -> None:
     few = used(Journals(lambda branch: Journal(repo, branch), most=100, most_bytes=4000), 64)
     assert 1 <= len(few) <= 16 + 4
     assert few[-1] == "t63"
+    assert len(used(Journals(lambda branch: Journal(repo, branch), most=100, most_bytes=4000), 15)) <= 5

@@ -265,6 +265,33 @@ def verb(repo: Repository, one: str, other: str, number: int) -> None:
         repo.gc(keep_reflog="0s")
 
 
+def test_a_branch_that_was_absent_once_begins_anew_where_its_reflog_is(store: KVStore) -> None:
+    """A look found no branch of the name; it was made as a fork, and deleted, since."""
+    repo = Repository(store)
+    repo.commit("main", set={"x": 1})
+    thread = commit(repo, "thread", value=1)
+    with pytest.raises(NotFound):
+        repo.branch("x")
+    repo.commit_many([BranchChanges("x", base=thread, set={"value": 2})])
+    room = room_of(repo, "x")
+    repo.delete_branch("x")
+    commit(repo, "x", value=3)
+    assert room_of(repo, "x") == room
+    assert len([*repo.refs.reflog(HEADS + "x")]) == 3
+
+
+def test_a_branch_that_head_is_on_is_not_forgotten_with_its_room(store: KVStore) -> None:
+    """Though nothing else is in the room."""
+    repo = Repository(store)
+    commit(repo, "x", value=1)
+    repo.take_head("x", "switch")
+    with pytest.raises(InvalidInput, match="HEAD is on branch 'x'"):
+        repo.delete_branch("x", forget=True)
+    assert repo.newest("x") is not None
+    with pytest.raises(InvalidInput, match="branch name"):
+        repo.delete_branch("a\0b", forget=True)
+
+
 @pytest.mark.parametrize("first", ["a", "main"])
 def test_a_deleted_branch_begins_anew_where_its_reflog_is(store: KVStore, first: str) -> None:
     """Though at a commit of another room, which is copied: the old commits are found, and forgotten."""

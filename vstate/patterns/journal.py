@@ -635,7 +635,7 @@ class Journals(Generic[I]):
                 while len(self._used) > self._most:
                     self._used.popitem(last=False)
                 self._made += 1
-                if self._made % _WEIGHED_EVERY == 0:
+                if self._made % _WEIGHED_EVERY == 0 or len(self._used) <= _WEIGHED_EVERY:
                     self._weigh()
             self._used.move_to_end(branch)
             return journal

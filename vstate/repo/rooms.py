@@ -337,7 +337,7 @@ class Rooms(StoreWrapper):
 
     def _rows_of_refs(self, rooms: dict[str, int | None], direct: Mapping[str, str]) -> dict[str, bytes]:
         """The rows of refs from the rooms where they may lie, and other rows by their names."""
-        known = self.known
+        known, self._absent = self.known, ""
         found: dict[str, bytes] = {}
         for _ in range(_STEPS):
             names = [*direct]

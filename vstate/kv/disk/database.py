@@ -147,7 +147,6 @@ class Database:
                 make_directory(Path(self.directory))
                 # SQLite gives the log the mode and the group of the file, but would make the file with 0644.
                 make_file(self.file)
-                handle.identity = usable_identity(self.file)
             except OSError as error:
                 raise self._unusable(error) from error
         except OSError as error:
@@ -182,6 +181,7 @@ class Database:
             handle.identity = usable_identity(self.file)
             if not self._was_open:
                 self._find_or_make(handle)
+                handle.identity = usable_identity(self.file)
             if writing and not may_write(self.file):
                 raise self._forbidden("its file is read-only for this user")
             if not writing and not may_write(self.file, self.directory):

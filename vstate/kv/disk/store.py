@@ -219,7 +219,8 @@ class Disk(TransactionalStore):
                 self._prune(until)
             with self._long_work(writing=True) as (_, connection):
                 self._database.release(connection, max(0.0, until - time.monotonic()))
-            self._writer.salt = None  # the next commit begins the log anew: see `Database.commit`
+            with self._writer.lock:  # a commit that is under way notes the salt of its log
+                self._writer.salt = None  # the next commit begins the log anew: see `Database.commit`
         except sqlite3.Error as error:
             # By a fork, by close(), or by others who release too: the next one goes on.
             if _was_stopped(error) or database.result_code(error) == sqlite3.SQLITE_BUSY:

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Generator, Sequence
 from contextlib import suppress
+from hashlib import blake2b
 from struct import pack
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -150,7 +151,7 @@ def run(connection: Connection, steps: Steps, *, prepare: bool = False) -> list[
         for setting in (_PLANNED_ONCE, _FOR_ANY_SIZE) if not names else ():
             pgconn.send_query_params(setting, None)
         for statement in new:
-            names[statement] = f"vstate_{len(names)}".encode()
+            names[statement] = b"vstate_" + blake2b(statement, digest_size=8).hexdigest().encode()
             pgconn.send_prepare(names[statement], statement)
         pgconn.pipeline_sync()
         syncs = 2

@@ -203,7 +203,7 @@ class Session:
         return Failure(
             self._meaning(error, state),
             passing=lost or state in UNDONE or state in FORGOTTEN,
-            sent=lost and sending,
+            sent=(lost or state in FORGOTTEN) and sending,
             lost_at=time.monotonic() if lost else None,
         )
 

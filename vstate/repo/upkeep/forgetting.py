@@ -10,7 +10,7 @@ from vstate.errors import InvalidInput, StorageError
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.repo.core import Core
-from vstate.repo.names.refs import HEAD, HEADS, REF, REFLOG, ReflogEntry, ref_of_line
+from vstate.repo.names.refs import HEAD, HEADS, REF, REFLOG, ReflogEntry, check_ref_name, ref_of_line
 from vstate.repo.rooms import GONE, Room
 from vstate.repo.sweeps import retry_after_sweep, unfinished
 from vstate.repo.upkeep.gc import MOST_DELETED, Sweep
@@ -19,7 +19,7 @@ from vstate.repo.upkeep.reach import Marks
 
 def forget(repo: Core, name: str) -> Commit:
     """As `Repository.delete_branch` promises with `forget`."""
-    ref = HEADS + name
+    ref = HEADS + check_ref_name(name)
 
     def look() -> tuple[Commit, Core, Marks | None, Sequence[str]]:
         if (last := _forget_room(repo, name)) is not None:
