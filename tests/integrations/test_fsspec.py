@@ -185,6 +185,9 @@ def test_a_range_costs_its_chunks(size: int) -> None:
     for start, stop in ((0, size), (size // 2, size // 2 + 9), (size - 5, size + 5), (7, 7), (-4, None)):
         store.lengths.clear()
         assert filesystem.cat_file("f", start, stop) == data[start:stop]
+    entry = state.repo.entry(state.repo.resolve("HEAD").root, "f")
+    assert entry is not None
+    assert filesystem.read(entry.parts[0], 3, 9) == data[3:9]
     with filesystem.open("f", block_size=10_000) as file:
         store.lengths.clear()
         file.seek(size // 3)

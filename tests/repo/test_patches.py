@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,6 +17,7 @@ from vstate_cli.app import cli
 
 from vstate import Disk, File, Memory, Versioned
 from vstate.errors import InvalidInput
+from vstate.repo.compare.patches import file_patch
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
@@ -91,6 +93,40 @@ def test_git_apply_makes_the_new_files_of_the_old(
         assert applied.returncode == 0, (applied.stderr, result.stdout_bytes)
     assert read(directory) == new
     shutil.rmtree(root)
+
+
+NUMBERS = "".join(f"{n}\n" for n in range(30))
+
+CHANGES: dict[str, tuple[File | None, File | None]] = {
+    "a b": (None, File(b"one\ntwo", "executable")),
+    "gone": (File(b"one\n"), None),
+    "emptied": (File(b"one\n"), File(b"")),
+    "filled": (File(b""), File(b"one\n")),
+    "é\t": (File(NUMBERS.encode()), File(NUMBERS.replace("5\n", "five\n").replace("17\n", "").encode())),
+    "mode": (File(b"a\n"), File(b"b\n", "executable")),
+    "link": (File(b"a", "link"), File(b"b", "link")),
+    "became": (File(b"a\n"), File(b"a", "link")),
+    "data": (File(b"\0"), File(b"\1\0")),
+}
+
+
+def test_the_text_of_a_patch_is_gits(tmp_path: Path) -> None:
+    """Also where git would take less: the places of no lines, and the tab behind a name with a space."""
+    write(tmp_path, {name: old for name, (old, _) in CHANGES.items() if old})
+    for words in ("init -q", "add ."):
+        subprocess.run(["git", *words.split()], cwd=tmp_path, check=True, capture_output=True)
+    for name in CHANGES:
+        (tmp_path / name).unlink(missing_ok=True)
+    write(tmp_path, {name: new for name, (_, new) in CHANGES.items() if new})
+    subprocess.run(["git", "add", "-N", "a b"], cwd=tmp_path, check=True, capture_output=True)
+    for name, pair in CHANGES.items():
+        sides = [side and (side.data if name == "data" else side.data.decode(), side.kind) for side in pair]
+        command = ["git", "-c", "core.quotePath=true", "diff", "--no-color", "--", name]
+        told = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+        lines = [line for line in told.split("\n") if not line.startswith("index ")]
+        # Behind the second @@, git has a heading: the line above that looks like one.
+        wanted = re.sub(r"^(@@ .* @@) .*$", r"\1", "\n".join(lines), flags=re.MULTILINE)
+        assert str(file_patch(name, *sides)) == wanted, name
 
 
 def test_a_patch_of_many_lines_is_one_that_git_takes(tmp_path: Path) -> None:
