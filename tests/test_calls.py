@@ -25,6 +25,7 @@ LIMITS = {
     "memory": (68, 22),
     "update": (114, 29),
     "read": (49, 14),
+    "step": (154, 31),
     "open": (103, 28),
     "put": (110, 28),
     "put_writes": (99, 28),
@@ -101,6 +102,9 @@ def operations(directory: Path) -> Iterator[dict[str, Callable[[], object]]]:
             state.commit("x")
             memory[f"k/{i:05d}"] = -i
             memory.commit("x")
+        run = stack.enter_context(stack.enter_context(Versioned(Disk(directory / "runs"))).run("r"))
+        for _ in range(20):
+            run.step(len, "x")
         fresh = stack.enter_context(Versioned(disk))
         counter = stack.enter_context(Versioned(Disk(directory / "counted")))
         counter.update({f"k/{i:05d}": i for i in range(10_000)})
@@ -114,6 +118,7 @@ def operations(directory: Path) -> Iterator[dict[str, Callable[[], object]]]:
             "memory": commit_to_memory,
             "update": count,
             "read": lambda: fresh["k/07001"],
+            "step": lambda: run.step(len, "x"),
             "open": opened,
         }
         yield found | _of_langgraph(directory, stack)

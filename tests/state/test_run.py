@@ -462,7 +462,7 @@ def test_another_function_and_another_order() -> None:
     with state.run("r") as run:
         assert [run.step(one, x, key=str(x)) for x in (3, 5, 1, 2)] == [3, 5, 1, 2]
         assert run.step(other, 6) == -6
-        with pytest.raises(RunChanged, match="one.*other"):
+        with pytest.raises(RunChanged, match=r"one.*other"):
             run.step(other, 4, name="work")
     assert called == [1, 2, 3, 4, 5]
 
