@@ -30,6 +30,7 @@ LIMITS = {
     "memory": (68, 21),
     "update": (114, 27),
     "read": (39, 13),
+    "step": (154, 31),
     "open": (78, 25),
     "put": (109, 26),
     "put_writes": (98, 26),
@@ -123,6 +124,9 @@ def operations(directory: Path) -> Iterator[dict[str, Callable[[], object]]]:
             state.commit("x")
             memory[f"k/{i:05d}"] = -i
             memory.commit("x")
+        run = stack.enter_context(stack.enter_context(Versioned(Disk(directory / "runs"))).run("r"))
+        for _ in range(20):
+            run.step(len, "x")
         fresh = stack.enter_context(Versioned(disk))
         counter = stack.enter_context(Versioned(Disk(directory / "counted")))
         counter.update({f"k/{i:05d}": i for i in range(10_000)})
@@ -136,6 +140,7 @@ def operations(directory: Path) -> Iterator[dict[str, Callable[[], object]]]:
             "memory": commit_to_memory,
             "update": count,
             "read": lambda: fresh["k/07001"],
+            "step": lambda: run.step(len, "x"),
             "open": opened,
         }
         yield found | _of_langgraph(directory, stack)

@@ -156,6 +156,8 @@ class Run(Uncopied):
         """How far the state had the edits when the run was entered."""
         self._is_known = False
         """Whether the records here are those in the store."""
+        self._records = ""
+        """The branch with the records."""
         self._commit: Commit | None = None
         self._info: RunInfo | None = None
         self._steps: dict[str, Step] = {}
@@ -179,6 +181,7 @@ class Run(Uncopied):
         self._is_entered = True
         while not self._is_inside:
             self.id = self._find_id()
+            self._records = branch_of_run(self.id)
             self._lease = self._lease_of(RUNS + self.id)
             self._lease.__enter__()
             try:
@@ -440,7 +443,7 @@ class Run(Uncopied):
     def _read(self) -> None:
         """Read the records, in one round."""
         repo = self._handle.repo
-        self._commit = newest = repo.newest(branch_of_run(self.id))
+        self._commit = newest = repo.newest(self._records)
         self._info, self._rows, self._steps = None, {}, {}
         if newest is not None:
             repo.require_trusted(newest)
@@ -514,13 +517,16 @@ class Run(Uncopied):
         repo, before = self._handle.repo, self._commit
         if before is None:
             values = {**values, **{key: encode_value(name) for key, name in marks("run").items()}}
-        entries = {key: value.entry for key, value in values.items()}
-        objects: NewObjects = {oid: made for value in values.values() for oid, made in value.objects.items()}
+        entries: dict[str, bytes | None] = {}
+        objects: NewObjects = {}
+        for key, value in values.items():
+            entries[key] = value.entry
+            objects.update(value.objects)
         root = None if before is None else before.root
-        root, made, nodes = tree.update(repo.objects.node, root, {**entries})
+        root, made, nodes = tree.update(repo.objects.node, root, entries)
         parents = () if before is None else (before,)
         commit = repo.build_commit(root, parents, message=message, info={INFO: info.stored()})
-        branch, expected = branch_of_run(self.id), None if before is None else before.oid
+        branch, expected = self._records, None if before is None else before.oid
         line = reflog_action("run", commit)
         advance = Advance(branch, (commit,), objects | made, tuple(nodes), expected, line)
         try:
@@ -531,7 +537,7 @@ class Run(Uncopied):
             self._is_known = False
             raise
         self._commit, self._info = commit, info
-        self._rows |= entries
+        self._rows |= {key: value.entry for key, value in values.items()}
 
     # The edits of the state
 
