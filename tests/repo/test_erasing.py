@@ -473,10 +473,13 @@ def test_old_ids_lead_on_after_another_erasure() -> None:
 
 
 def test_a_writer_with_the_old_history() -> None:
-    """A handle that stands on the old history may not commit; refreshed, it goes on without the key."""
+    """A handle that stands on the old history may not commit; refreshed, it goes on without the key. A watch
+    says that it has to begin anew.
+    """
     store = Memory()
     person(store)
     other, reader = Versioned(store), Versioned(store)
+    watch = Versioned(store).watch()
     assert reader["users/ann"]["name"] == MARKER
     other["mine"] = 1
     Versioned(store).erase("users/ann", all_branches=True)
@@ -487,6 +490,8 @@ def test_a_writer_with_the_old_history() -> None:
     other.commit("mine")
     assert "users/ann" not in other
     assert objects_of(store) == needed(store)
+    with watch, pytest.raises(NotFound, match="watch it anew"):
+        next(watch)
     reader.refresh()
     assert "users/ann" not in reader
     assert reader["mine"] == 1
