@@ -263,8 +263,10 @@ class Directory:
             found = self._stat(path)
             sign, tracked = None, index.holds(path)
             if found is None or stat.S_ISDIR(found.st_mode):
-                # A file that somebody deleted holds nothing that could be lost; a directory may.
-                is_new, is_old = entry is None, found is None or not tracked
+                # A file that somebody deleted holds nothing that could be lost. A directory may, and then it
+                # cannot be removed.
+                is_new = entry is None
+                is_old = found is None or not tracked or None in before.values()
             elif tracked and index.sign(path) == (sign := sign_of(found)):
                 is_new, is_old = base not in before, True
             else:
