@@ -417,7 +417,7 @@ class Directory:
         prefix, name = split(path)
         parent, found, sign = self._parent(prefix, create=True), self._stat(path), None
         if found is not None and stat.S_ISDIR(found.st_mode):
-            os.rmdir(name, dir_fd=parent)
+            _remove_empty(name, parent)
             found = None
         if (None if found is None else sign_of(found)) == write.seen:
             os.rename(aside, name, src_dir_fd=parent, dst_dir_fd=parent)
@@ -442,7 +442,7 @@ class Directory:
                 upper = self._parent(above)
                 if upper is None:
                     break
-                os.rmdir(last, dir_fd=upper)
+                _remove_empty(last, upper)
                 if prefix in self._parents:
                     os.close(self._parents.pop(prefix))
                 prefix = above
@@ -502,6 +502,19 @@ class Directory:
             return os.stat(name, dir_fd=parent, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+
+def _remove_empty(name: str, parent: int | None) -> None:
+    """Remove a directory in which there is nothing but what a killed process left; OSError for any other."""
+    fd = os.open(name, OPEN_DIRECTORY, dir_fd=parent)
+    try:
+        left = os.listdir(fd)
+        if all(each.startswith(ASIDE) for each in left):
+            for each in left:
+                os.unlink(each, dir_fd=fd)
+    finally:
+        os.close(fd)
+    os.rmdir(name, dir_fd=parent)
 
 
 def _exists(name: str, fd: int) -> bool:
