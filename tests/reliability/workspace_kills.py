@@ -51,6 +51,11 @@ def make(place: Path, rng: random.Random) -> None:
     state.commit("second")
     state.create_branch("ahead")
     state.switch("main")
+    state.switch("third", create=True)
+    put(place / "files", {f"d{n}/f{n}": rng.randbytes(100) for n in range(0, 6, 2)})
+    put(place / "files", {"l": None, "gone/a": b"A"})
+    state.commit("third")
+    state.switch("main")
     state.close()
 
 
@@ -74,9 +79,10 @@ def act(place: Path, verb: str, step: int) -> None:
     os._exit(0)
 
 
-def look(place: Path, verb: str, before: dict[str, File], edit: bool) -> None:
+def look(place: Path, verb: str, before: dict[str, File], kill: int) -> None:
     """Check the directory that a kill left, and what the next Workspace makes of it."""
     now = found_in(place / "files")
+    edit = kill % 2 == 1
     with Versioned(Disk(place / "store")) as state:
         versions = [before, *(dict(_files(state, branch)) for branch in ("main", "side", "ahead"))]
         if verb == "commit":
@@ -86,6 +92,8 @@ def look(place: Path, verb: str, before: dict[str, File], edit: bool) -> None:
             assert whole or ".vstate-new-" in path, f"{path} is neither old nor new"
         if edit:
             put(place / "files", {"d1/f1": b"edited after the kill"})
+        elif verb != "commit" and kill % 4 == 0:  # the branch goes on before anybody finishes the move
+            state.rollback("third")
         files = Workspace(state, place / "files")
         expected = dict(files.at("HEAD"))
         if verb == "commit":
@@ -119,7 +127,7 @@ def main(verb: str, rounds: int, seed: int, directory: Path) -> None:
             _, status = os.waitpid(child, 0)
             killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
             assert killed or status == 0, f"the child ended with {status}"
-            look(place, verb, before, edit=step % 2 == 1)
+            look(place, verb, before, step)
             shutil.rmtree(place)
             kills += killed
             step += 1

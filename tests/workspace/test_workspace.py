@@ -82,6 +82,24 @@ def test_an_edit_of_equal_size_within_the_clocks_grain_is_found(store: Memory, p
         assert state["files/f"].data == b"%09d" % number
 
 
+def test_a_sign_that_may_hide_an_edit_is_not_relied_upon(store: Memory, place: Path) -> None:
+    """A file as new as the look at it is read again by the next look, until its mtime is older."""
+    state = Versioned(store)
+    files = Workspace(state, place)
+    put(place, {"old": b"o", "new": b"n"})
+    os.utime(place / "old", ns=(0, 0))
+    ahead = time.time_ns() + 10**12
+    os.utime(place / "new", ns=(ahead, ahead))
+    state.commit("one")
+    index = files._directory.index
+    assert (index.sign("old") is None, index.sign("new") is None) == (False, True)
+    assert not files.status()
+    assert index.sign("new") is None
+    os.utime(place / "new", ns=(1, 1))
+    assert not files.status()
+    assert index.sign("new") is not None
+
+
 def test_a_file_that_is_only_touched_is_no_change(store: Memory, place: Path) -> None:
     """Another mtime, or another inode with the same bytes, makes no commit and no status."""
     state = Versioned(store)
@@ -286,7 +304,7 @@ def test_two_workspaces_of_one_branch_merge(store: Memory, tmp_path: Path) -> No
     two.commit("two")
     one.refresh()
     assert found_in(theirs) == found_in(ours) == {"a": File(b"A"), "b": File(b"B"), "c/d": File(b"c")}
-    one.set_policy("files/", "ours")
+    one.set_policy("files/", "theirs")
     put(ours, {"a": b"A1"})
     put(theirs, {"a": b"A2"})
     one.commit("one")
@@ -294,7 +312,41 @@ def test_two_workspaces_of_one_branch_merge(store: Memory, tmp_path: Path) -> No
         two.refresh()
     assert found_in(theirs)["a"] == File(b"A2")
     two.commit("two")
-    assert found_in(theirs)["a"] == two["files/a"]
+    assert found_in(theirs)["a"] == two["files/a"] == File(b"A1")
+    assert not two.has_uncommitted
+
+
+def test_a_move_that_another_handle_did_not_end_is_ended(
+    store: Memory, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looks next brings the other files to that commit too, and takes none of them for an edit."""
+    one, two = Versioned(store, branch="main"), Versioned(store, branch="main")
+    files = Workspace(one, place)
+    put(place, {"a": b"a", "b": b"b"})
+    one.commit("one")
+    two.refresh()
+    Workspace(two, place)
+    with one.fork("elsewhere") as other:
+        other.update({"files/a": File(b"A"), "files/b": File(b"B")})
+        other.commit("two")
+    put_in_place = Directory._put
+    left = iter([True, False])
+
+    def interrupted(*arguments: Any) -> None:
+        if not next(left):
+            raise KeyboardInterrupt
+        put_in_place(*arguments)
+
+    monkeypatch.setattr(Directory, "_put", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        two.merge("elsewhere")
+    monkeypatch.undo()
+    assert found_in(place) == {"a": File(b"A"), "b": File(b"b"), ".vstate-new-1": File(b"B")}
+    assert not files.status()
+    assert found_in(place) == {"a": File(b"A"), "b": File(b"B")}
+    assert not two.has_uncommitted
+    assert one.refresh() == two.head
+    assert found_in(place) == {"a": File(b"A"), "b": File(b"B")}
 
 
 def test_the_directory_goes_on_when_it_is_opened_again(store: Memory, place: Path) -> None:

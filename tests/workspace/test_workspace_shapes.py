@@ -36,7 +36,8 @@ def with_repositories(place: Path) -> None:
 
 
 def large(place: Path) -> None:
-    put(place, {"large": random.Random(5).randbytes(sized(20_000_000, 2_100_000_000))})
+    piece = random.Random(5).randbytes(sized(2_000_000, 210_000_000))
+    put(place, {"large": b"".join(bytes([number]) + piece for number in range(10))})
 
 
 SHAPES = {each.__name__: each for each in (empty, many, of_every_kind, with_repositories, large)}

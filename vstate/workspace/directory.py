@@ -224,17 +224,22 @@ class Directory:
         edited files that differ between the trees; nothing has changed then. `force` overwrites them.
         """
         index = self.index
-        for path, sign in (taken or {}).items():
-            index.set(path, sign)
         is_first = self._loaded is None
-        writes, edited = self._find(root, [index.root, *index.moving, *via], taken or {}, force)
+        taken = taken or {}
+        writes, seen, edited = self._find(root, [index.root, *index.moving, *via], taken, force)
         if edited and operation and not is_first:
             raise UncommittedChanges(operation, map(self.key, edited), advice=advice)
         if writes:
             index.moving.append(root)
-            self._save()  # with signs of files that are as in `root` already: they are written once more
+            self._save()
             self.write(writes)
-        if writes or taken or edited or index.moving or index.root != root or is_first:
+        # Until here the index on the disk has the signs of its own tree alone.
+        for path, (has, sign) in [*seen.items(), *((path, (True, sign)) for path, sign in taken.items())]:
+            if has:
+                index.set(path, sign)
+            else:
+                index.drop(path)
+        if writes or seen or taken or index.moving or index.root != root or is_first:
             index.root, index.moving = root, []
             self._save()
 
@@ -244,8 +249,8 @@ class Directory:
         versions: list[ObjectId | None],
         taken: Mapping[str, Sign | None],
         force: bool,
-    ) -> tuple[dict[str, _Write], list[str]]:
-        """The files to write, and those that differ between the trees and were edited."""
+    ) -> tuple[dict[str, _Write], dict[str, tuple[bool, Sign | None]], list[str]]:
+        """The files to write; whether the tree has each other one, and its sign then; the edited ones."""
         stamp, index, base = self._now(), self.index, versions[0]
         new: dict[str, bytes | None] = {}
         olds: dict[str, dict[ObjectId | None, bytes | None]] = {}
@@ -256,6 +261,7 @@ class Directory:
                     new[change.key] = change.new
                     olds.setdefault(change.key, {})[version] = change.old
         writes: dict[str, _Write] = {}
+        seen: dict[str, tuple[bool, Sign | None]] = {}
         edited = []
         for path, entry in self._possible(root, new).items():
             self.refused.pop(self.key(path), None)
@@ -263,8 +269,10 @@ class Directory:
             found = self._stat(path)
             sign, tracked = None, index.holds(path)
             if found is None or stat.S_ISDIR(found.st_mode):
-                # A file that somebody deleted holds nothing that could be lost; a directory may.
-                is_new, is_old = entry is None, found is None or not tracked
+                # A file that somebody deleted holds nothing that could be lost. A directory may, and then it
+                # cannot be removed.
+                is_new = entry is None
+                is_old = found is None or not tracked or None in before.values()
             elif tracked and index.sign(path) == (sign := sign_of(found)):
                 is_new, is_old = base not in before, True
             else:
@@ -280,11 +288,8 @@ class Directory:
             if not is_new:
                 edited.append(path)
                 sign = None
-            if entry is None:
-                index.drop(path)
-            else:
-                index.set(path, sign if sign is not None and sign[0] < stamp else None)
-        return writes, edited
+            seen[path] = entry is not None, sign if sign is not None and sign[0] < stamp else None
+        return writes, seen, edited
 
     def _differences(self, version: ObjectId | None, root: ObjectId | None) -> Iterator[KeyChange]:
         """The keys of files that differ between two trees; all keys, if gc has removed the first tree."""
@@ -355,7 +360,9 @@ class Directory:
         if not force and (lost := [self.key(path) for path in writes if path in edits]):
             advice = "commit() them first, or give force=True to throw them away"
             raise UncommittedChanges("restore", lost, advice=advice)
-        self.write(writes)
+        if writes:
+            self.write(writes)
+            self._save()
         return sorted(writes)
 
     def status(self, root: ObjectId | None, edits: Mapping[str, Edit]) -> Status:
@@ -378,8 +385,6 @@ class Directory:
 
     def write(self, writes: Mapping[str, _Write]) -> None:
         """Delete, write all new files beside their places, and then rename them."""
-        if not writes:
-            return
         for path, each in sorted(writes.items(), reverse=True):
             if each.entry is None:
                 self._delete(path, each)
@@ -395,7 +400,6 @@ class Directory:
         for number, path in enumerate(entries):
             with self._refusing(path, f"{ASIDE}{number}"):
                 self._put(path, writes[path], f"{ASIDE}{number}", stamp)
-        self._save()
 
     @contextmanager
     def _refusing(self, path: str, aside: str) -> Iterator[None]:
@@ -415,7 +419,7 @@ class Directory:
         prefix, name = split(path)
         parent, found, sign = self._parent(prefix, create=True), self._stat(path), None
         if found is not None and stat.S_ISDIR(found.st_mode):
-            os.rmdir(name, dir_fd=parent)
+            _remove_empty(name, parent)
             found = None
         if (None if found is None else sign_of(found)) == write.seen:
             os.rename(aside, name, src_dir_fd=parent, dst_dir_fd=parent)
@@ -440,7 +444,7 @@ class Directory:
                 upper = self._parent(above)
                 if upper is None:
                     break
-                os.rmdir(last, dir_fd=upper)
+                _remove_empty(last, upper)
                 if prefix in self._parents:
                     os.close(self._parents.pop(prefix))
                 prefix = above
@@ -500,6 +504,19 @@ class Directory:
             return os.stat(name, dir_fd=parent, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+
+def _remove_empty(name: str, parent: int | None) -> None:
+    """Remove a directory in which there is nothing but what a killed process left; OSError for any other."""
+    fd = os.open(name, OPEN_DIRECTORY, dir_fd=parent)
+    try:
+        left = os.listdir(fd)
+        if all(each.startswith(ASIDE) for each in left):
+            for each in left:
+                os.unlink(each, dir_fd=fd)
+    finally:
+        os.close(fd)
+    os.rmdir(name, dir_fd=parent)
 
 
 def _exists(name: str, fd: int) -> bool:
