@@ -504,6 +504,7 @@ LISTED: dict[str, str] = {
     "state/lease": RENEWED,
     "state/live": TOKEN,
     "state/position": TOKEN,
+    "state/run": TOKEN,
     "state/transactions": TOKEN,
     "state/turns": "of one turn, which a child ends unless it is inside",
     "state/watching": RENEWED,

@@ -122,7 +122,7 @@ def test_the_demo_fits_two_screens(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) <= 60
-    assert [line.partition(" ")[0] for line in lines if line.startswith(("$", "#"))] == ["#", "$"] * 5
+    assert [line.partition(" ")[0] for line in lines if line.startswith(("$", "#"))] == ["#", "$"] * 6
     story = [
         "killed by SIGKILL",
         "22 calls are in .vstate",

@@ -89,7 +89,7 @@ def writer(tmp_path: Path, small: Path, serve: Serve) -> Viewer:
     return serve(write=True)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")  # an event loop runs until its end, beside which no other can begin
 def browser() -> Iterator[Any]:
     """A real Chromium; without one the test is skipped, and in CI it fails."""
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -261,8 +261,8 @@ def _not_versioned(name: str) -> Callable[..., NoReturn]:
 
 for _name in (
     "bisect", "blame", "branch_names", "branches", "checkout", "cherry_pick", "create_branch",
-    "delete_branch", "delete_tag", "diff", "discard", "fork", "inert", "lease", "log", "merge",
-    "merge_base", "policies", "pull", "push", "redo", "refresh", "reset", "revert", "rollback",
+    "delete_branch", "delete_tag", "diff", "discard", "erase", "fork", "inert", "lease", "log", "merge",
+    "merge_base", "policies", "pull", "push", "redo", "refresh", "reset", "revert", "rollback", "run", "runs",
     "set_policy", "status", "subscribe", "switch", "tag", "tags", "undo", "view", "watch",
 ):  # fmt: skip
     setattr(Live, _name, _not_versioned(_name))
