@@ -2,9 +2,9 @@
 
 An entry is `[ATOM, value]` for an atom, or else `[codec, payload, size, type]`. The payload of PICKLE is a
 list of parts: the pickle, then its buffers. The payload of BYTES, TEXT and FILE is one part; the type of a
-FILE is its kind. A small part is bytes
-in the entry; a longer one is a link `[id, length]` to a blob or a stream. `size` is in bytes, over all parts.
-The entry of a key that expires has one element more: see `vstate.objects.expiry`.
+FILE is its kind. A small part is bytes in the entry; a longer one is a link `[id, length]` to a blob or a
+stream. `size` is in bytes, over all parts. The entry of a key that expires has one element more: see
+`vstate.objects.expiry`.
 """
 
 from __future__ import annotations
