@@ -42,6 +42,11 @@ class Ledger:
         return sorted(int(line.split()[1]) for line in self.lines() if not line.startswith("tried"))
 
 
+def _begin(state: Versioned) -> None:
+    state.setdefault("log", [])
+    state.setdefault("total", 0)
+
+
 class Errand:
     """A program whose run is entered again and again until it is done."""
 
@@ -55,8 +60,7 @@ class Errand:
         """Do the errand, or go on with it; what the state holds then."""
         with Versioned(store) as state:
             if state.head is None:
-                state.update({"log": [], "total": 0})
-                state.commit("begin")
+                state.apply(_begin)
             with state.run("errand", ttl=self.ttl) as run:
                 for step in run.steps if resolves else []:
                     if step.status == "open":

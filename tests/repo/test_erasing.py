@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
@@ -647,3 +650,29 @@ def test_await() -> None:
             assert (await state.erase("a")).commits == 0
 
     asyncio.run(run())
+
+
+@pytest.mark.slow
+def test_commits_after_an_erasure_outlive_another_process(tmp_path: Path) -> None:
+    """The look for traces leaves SQLite its locks: a process that opens the store removes no log in use."""
+    program = """
+import os, subprocess, sys
+from vstate import Disk, Versioned
+state = Versioned(Disk(sys.argv[1]))
+state["secret"] = "x" * 500
+state.commit("one")
+state.erase("secret")
+state["a"] = 1
+state.commit("two")
+command = [sys.executable, "-m", "vstate_cli", "-s", sys.argv[1], "log"]
+subprocess.run(command, check=True, capture_output=True)
+state["a"] = 2
+state.commit("three")
+os._exit(0)
+"""
+    top = Path(__file__).parents[2]
+    path = os.pathsep.join(map(str, [top, top / "cli"]))
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": path}, timeout=200)
+    with Disk(tmp_path) as store, Versioned(store) as state:
+        assert state["a"] == 2

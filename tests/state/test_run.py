@@ -753,3 +753,21 @@ def test_readable_forms() -> None:
     assert (info.id, info.branch, info.steps, info.open, info.ended) == ("order-17", "main", 2, [], True)
     assert info.began <= info.time
     assert isinstance(shop.state.repo, Repository)
+
+
+def test_two_open_calls_of_one_name_are_not_called_again() -> None:
+    """Each finds its own intent, whichever is made again first."""
+    paid: list[str] = []
+
+    def pay(who: str) -> None:
+        paid.append(who)
+        raise TimeoutError
+
+    with Versioned(Memory()) as state, state.run("pay") as run:
+        for who in ("ann", "ben"):
+            with pytest.raises(TimeoutError):
+                run.step(pay, who, once=True)
+        for who in ("ben", "ann"):
+            with pytest.raises(EffectUnknown):
+                run.step(pay, who, once=True)
+    assert paid == ["ann", "ben"]

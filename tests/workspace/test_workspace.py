@@ -15,6 +15,7 @@ import pytest
 from folders import found_in, put
 
 from vstate import (
+    Disk,
     File,
     InvalidInput,
     Memory,
@@ -668,3 +669,57 @@ def test_a_git_repository_is_a_workspace(store: Memory, tmp_path: Path) -> None:
     state.commit("two")
     state.rollback("HEAD~1")
     assert run("status", "--porcelain") == ""
+
+
+def test_an_edit_that_looks_as_our_stale_head_is_no_old_file(tmp_path: Path) -> None:
+    """Another process took the files back, and somebody wrote again what this state had: that is an edit."""
+    place = tmp_path / "p"
+    with Disk(tmp_path / "store") as store, Versioned(store) as state, Workspace(state, place):
+        for text in (b"one", b"two"):
+            put(place, {"a": text})
+            state.commit("a text")
+        with Versioned(store) as other, Workspace(other, place):
+            other.rollback()
+            assert found_in(place)["a"].data == b"one"
+        put(place, {"a": b"two"})
+        state["k"] = 1
+        state.commit("other things")
+        assert found_in(place)["a"].data == b"two"
+
+
+@pytest.mark.parametrize("line", ["*\\", "a/*\\", "\ufeffb"])
+def test_a_rule_that_git_passes_over(tmp_path: Path, line: str) -> None:
+    """It ignores nothing, and no call fails; a mark at the beginning of the file is no part of the rule."""
+    with Versioned(Memory()) as state, Workspace(state, tmp_path / "p") as files:
+        put(tmp_path / "p", {".gitignore": line.encode() + b"\n", "a": b"a", "b": b"b"})
+        assert files.status().added == [".gitignore", "a", *(["b"] if "*" in line else [])]
+
+
+def test_a_link_with_a_zero_byte_is_refused(tmp_path: Path) -> None:
+    """As a file that cannot be written; the others are."""
+    state = Versioned(Memory())
+    state.update({"files/z": File(b"a\0b", "link"), "files/y": File(b"y")})
+    state.commit("hostile")
+    with Workspace(state, tmp_path / "p") as files:
+        assert [*found_in(tmp_path / "p")] == ["y"]
+        assert "files/z" in files.status().refused
+
+
+def test_a_directory_whose_time_was_set_back(tmp_path: Path) -> None:
+    """As tar and rsync do: a file that came into it is found."""
+    with Versioned(Memory()) as state, Workspace(state, tmp_path / "p") as files:
+        put(tmp_path / "p", {"d/a": b"a"})
+        os.utime(tmp_path / "p" / "d", (1, 1))
+        state.commit("one")
+        assert files.status().added == []
+        put(tmp_path / "p", {"d/b": b"b"})
+        os.utime(tmp_path / "p" / "d", (1, 1))
+        assert files.status().added == ["d/b"]
+
+
+def test_a_file_with_nearly_our_name_is_left_alone(tmp_path: Path) -> None:
+    """Only what vstate writes beside a file is removed after a kill."""
+    with Versioned(Memory()) as state, Workspace(state, tmp_path / "p") as files:
+        put(tmp_path / "p", {".vstate-new-ideas.md": b"precious", ".vstate-new-7": b"left by a kill"})
+        assert ".vstate-new-ideas.md" in files.status().left_out
+    assert [*found_in(tmp_path / "p")] == [".vstate-new-ideas.md"]

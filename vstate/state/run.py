@@ -31,7 +31,7 @@ from vstate.errors import (
 )
 from vstate.forks import Uncopied
 from vstate.objects import tree
-from vstate.objects.commit import Commit
+from vstate.objects.commit import Commit, microseconds
 from vstate.objects.ids import BLOB, NewObjects, Object
 from vstate.readers.stored import marks
 from vstate.repo.core import Advance
@@ -143,7 +143,7 @@ class Run(Uncopied):
         self._lease_of: Callable[[str], Lease] = partial(Lease, handle, ttl=ttl, wait=wait)
         self._lease = self._lease_of(RUNS + name)
         self._is_entered = self._is_inside = False
-        self._left_open: dict[str, Call] = {}
+        self._left_open: dict[str, list[Call]] = {}
         self._counts: Counter[str] = Counter()
         self._called: set[str] = set()
         """The ids of the steps that this entry has called, and in `_flying` of those without a record."""
@@ -286,7 +286,7 @@ class Run(Uncopied):
     def call_of(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], how: How
     ) -> Call:
-        """The next step of the run; once more the last one of this name, if that was left open."""
+        """The next step of the run; once more one that was left open, with these arguments."""
         check_flag("once", how.once)
         check_count("retries", how.retries, 0)
         if not how.once and (how.check is not None or how.not_done):
@@ -295,10 +295,12 @@ class Run(Uncopied):
         title = how.name or str(getattr(function, "__name__", type(function).__name__))
         named = f"{function.__module__}.{getattr(function, '__qualname__', title)}"
         arguments = _encoded((args, kwargs), f"the arguments of step {title}")
-        left = self._left_open.pop(title, None)
+        opened = self._left_open.get(title, [])
+        left = next((each for each in opened if self._are_same(arguments, each.arguments.entry)), None)
         if how.key is not None:
             id = f"{title}[{check_text('key', how.key)}]"
-        elif left is not None and self._are_same(arguments, left.arguments.entry):
+        elif left is not None:
+            opened.remove(left)
             id = left.id
         else:
             self._counts[title] += 1
@@ -314,7 +316,7 @@ class Run(Uncopied):
             return (yield from self._work(call))
         except BaseException as error:
             if call.how.once and not isinstance(error, call.how.not_done):
-                self._left_open[call.title] = call
+                self._left_open.setdefault(call.title, []).append(call)
             raise
         finally:
             self._live.discard(call.id)
@@ -328,6 +330,8 @@ class Run(Uncopied):
             if found is not ABSENT:
                 yield False, partial(self._land, call, step, found)
                 return found
+            # Under the lease, which another process may have taken while this one asked.
+            yield False, partial(self._put, step._replace(began=time.time()), {})
         if step is None or step.status == FAILED:
             step = _begun(call, step)
             if call.how.once:
@@ -345,6 +349,7 @@ class Run(Uncopied):
                 if isinstance(error, Exception):
                     if left and not is_open:
                         yield True, backoff.pause
+                        yield False, self._lease.check
                         continue
                     yield False, partial(self._fail, call, step, error, OPEN if is_open else FAILED)
                 raise
@@ -510,7 +515,9 @@ class Run(Uncopied):
         if self._info is not None:
             return self._info._replace(ended=False)
         head, now = self._handle.at.head, datetime.now(UTC)
-        return RunInfo(self.id, self._of, now, now, 0, (), False, 0 if head is None else head.order)
+        # A clock that was ahead may have dated the head, and a reset leads behind it.
+        after = 0 if head is None else min(head.order, microseconds(now))
+        return RunInfo(self.id, self._of, now, now, 0, (), False, after)
 
     def _publish(self, message: str, values: Mapping[str, Encoded], info: RunInfo, mark: Mark | None) -> None:
         """Commit values to the branch of the run; with a mark, together with the edits of the state."""

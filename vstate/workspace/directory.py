@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound, StorageError, UncommittedChanges
@@ -25,7 +26,7 @@ from vstate.repo.core import Core
 from vstate.values.entry import FILE, encode_unchecked
 from vstate.values.file import File
 from vstate.workspace.index import Index, Sign, sign_of, split
-from vstate.workspace.paths import ASIDE, CONTROL, fold, refusal, to_name, to_path
+from vstate.workspace.paths import ASIDE, CONTROL, fold, is_aside, refusal, to_name, to_path
 from vstate.workspace.scan import OPEN_DIRECTORY, Edit, Listings, Scan, read_file
 
 try:
@@ -36,6 +37,7 @@ except ImportError:  # Windows, where no Workspace opens
 _MOST_OPEN = 100  # directories
 _MOST_READ_AGAIN = 100  # files
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+_NO_TREES: Mapping[ObjectId | None, Set[str]] = MappingProxyType({})
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
@@ -210,7 +212,7 @@ class Directory:
     def move(
         self,
         root: ObjectId | None,
-        via: Iterable[ObjectId | None] = (),
+        via: Mapping[ObjectId | None, Set[str]] = _NO_TREES,
         *,
         taken: Mapping[str, Sign | None] | None = None,
         operation: str = "",
@@ -219,14 +221,15 @@ class Directory:
     ) -> None:
         """Bring the files to the tree `root`. Files that were edited stay, and are edits of that tree then.
 
-        A file counts as unedited if it is as in the tree of the index, of an interrupted move, or of `via`.
-        `taken` are files that are as in `root`, with their signs. With an `operation`, UncommittedChanges for
-        edited files that differ between the trees; nothing has changed then. `force` overwrites them.
+        A file counts as unedited if it is as in the tree of the index or of an interrupted move. `via` are
+        other trees, each with the keys for which it counts. `taken` are files that are as in `root`, with
+        their signs. With an `operation`, UncommittedChanges for edited files that differ between the trees;
+        nothing has changed then. `force` overwrites them.
         """
         index = self.index
         is_first = self._loaded is None
         taken = taken or {}
-        writes, seen, edited = self._find(root, [index.root, *index.moving, *via], taken, force)
+        writes, seen, edited = self._find(root, [index.root, *index.moving], via, taken, force)
         if edited and operation and not is_first:
             raise UncommittedChanges(operation, map(self.key, edited), advice=advice)
         if writes:
@@ -247,6 +250,7 @@ class Directory:
         self,
         root: ObjectId | None,
         versions: list[ObjectId | None],
+        via: Mapping[ObjectId | None, Set[str]],
         taken: Mapping[str, Sign | None],
         force: bool,
     ) -> tuple[dict[str, _Write], dict[str, tuple[bool, Sign | None]], list[str]]:
@@ -255,9 +259,9 @@ class Directory:
         new: dict[str, bytes | None] = {}
         olds: dict[str, dict[ObjectId | None, bytes | None]] = {}
         known = set(map(self.key, taken))
-        for version in dict.fromkeys(versions):
+        for version in dict.fromkeys([*versions, *via]):
             for change in self._differences(version, root):
-                if change.key not in known:
+                if change.key not in known and (version in versions or change.key in via[version]):
                     new[change.key] = change.new
                     olds.setdefault(change.key, {})[version] = change.old
         writes: dict[str, _Write] = {}
@@ -349,15 +353,18 @@ class Directory:
         new, base = (tree.lookup_many(nodes, root, keys) for root in (source, self.index.root))
         edited = {self.key(path) for path in edits}
         differing = {key: new.get(key) for key in keys if key in edited or new.get(key) != base.get(key)}
-        writes = dict[str, _Write]()
+        writes, edited_since = dict[str, _Write](), list[str]()
         for path, entry in self._possible(source, differing).items():
             edit = edits.get(path)
             now = None if edit is None or edit.file is None else _entry_of(edit.file)
             if edit is None or now != _bare(entry):
                 found = self._stat(path)
                 sign = None if found is None else sign_of(found)
+                known = self.index.sign(path) if edit is None else edit.sign
+                if known is not None and known != sign and not force:  # edited since the scan
+                    edited_since.append(self.key(path))
                 writes[path] = _Write(entry, sign, base.get(self.key(path)) == entry)
-        if not force and (lost := [self.key(path) for path in writes if path in edits]):
+        if not force and (lost := [*edited_since, *(self.key(path) for path in writes if path in edits)]):
             advice = "commit() them first, or give force=True to throw them away"
             raise UncommittedChanges("restore", lost, advice=advice)
         if writes:
@@ -410,6 +417,8 @@ class Directory:
             if error.errno in _NO_ROOM:
                 raise
             self.refused.setdefault(self.key(path), f"it cannot be written: {error.strerror}")
+            if self.index.holds(path):
+                self.index.set(path, None)  # it is not as in the new tree
             if (parent := self._parent(split(path)[0])) is not None:
                 with suppress(OSError):
                     os.unlink(aside, dir_fd=parent)
@@ -454,6 +463,8 @@ class Directory:
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=directory)
         if file.kind == "link":
+            if b"\0" in file.data:
+                raise OSError(errno.EINVAL, "a link with a zero byte")
             os.symlink(os.fsdecode(file.data), name, dir_fd=directory)
             return
         mode = 0o777 if file.kind == "executable" else 0o666
@@ -511,7 +522,7 @@ def _remove_empty(name: str, parent: int | None) -> None:
     fd = os.open(name, OPEN_DIRECTORY, dir_fd=parent)
     try:
         left = os.listdir(fd)
-        if all(each.startswith(ASIDE) for each in left):
+        if all(map(is_aside, left)):
             for each in left:
                 os.unlink(each, dir_fd=fd)
     finally:

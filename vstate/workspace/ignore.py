@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from vstate.forks import cached_property
 
@@ -25,7 +26,11 @@ class Rules:
     def _spec(self) -> GitIgnoreSpec:
         from pathspec import GitIgnoreSpec  # late: many directories have no ignore file
 
-        return GitIgnoreSpec.from_lines(self._text.splitlines())
+        rules: list[Any] = []
+        for line in self._text.removeprefix("\ufeff").split("\n"):
+            with suppress(ValueError):  # git passes over a rule that is none, too
+                rules += GitIgnoreSpec.from_lines([line.removesuffix("\r")]).patterns
+        return GitIgnoreSpec(rules)
 
     def ignores(self, path: str) -> bool:
         """Whether a file, or a directory whose path ends in a slash, is left out."""

@@ -15,7 +15,9 @@ CONTROL: Final = ".vstate-files"
 """The directory in a workspace that says at which commit the files are."""
 
 ASIDE: Final = ".vstate-new-"
-"""The beginning of the names of files that are being written. Who finds one and has the lock deletes it."""
+"""The beginning of the names of files that are being written, before a number."""
+is_aside: Final = re.compile(r"\.vstate-new-[0-9]+").fullmatch
+"""Whether this is such a name. Who finds a file of the name and has the lock deletes the file."""
 
 _LONGEST = 255  # bytes of one name, in all common file systems
 

@@ -15,7 +15,7 @@ from vstate.kv.disk.database import FILE_NAME
 from vstate.values.file import File
 from vstate.workspace.ignore import IGNORE_FILES, Rules
 from vstate.workspace.index import Index, Sign, sign_of
-from vstate.workspace.paths import ASIDE, CONTROL, is_own, refusal, to_name
+from vstate.workspace.paths import CONTROL, is_aside, is_own, refusal, to_name
 
 OPEN_DIRECTORY: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _OPEN_FILE: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -35,7 +35,7 @@ class Edit(NamedTuple):
     settled: bool
 
 
-Listings = dict[str, tuple[tuple[int, int] | None, list[str]]]
+Listings = dict[str, tuple[tuple[int, int, int] | None, list[str]]]
 """By directory, its mtime and inode when it was listed, and the names; None if it may change unseen."""
 
 _NO_NAMES: Final[dict[str, Sign | None]] = {}
@@ -123,11 +123,11 @@ class Scan:
 
     def _listed(self, fd: int, directory: os.stat_result, prefix: str) -> list[str]:
         """The names in a directory; those of an earlier scan, if its mtime says that none came or went."""
-        mark = directory.st_mtime_ns, directory.st_ino
+        mark = directory.st_mtime_ns, directory.st_ctime_ns, directory.st_ino
         known, names = self._listings.get(prefix, (None, []))
         if known != mark:
             names = os.listdir(fd)
-            self._listings[prefix] = mark if mark[0] < self._stamp else None, names
+            self._listings[prefix] = mark if max(mark[:2]) < self._stamp else None, names
         return names
 
     def _look_at(
@@ -167,7 +167,7 @@ class Scan:
         """Find out whether a new or changed name is an edit."""
         if name == CONTROL:
             return
-        if name.startswith(ASIDE):
+        if is_aside(name):
             os.unlink(name, dir_fd=fd)
             return
         if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):

@@ -9,6 +9,7 @@ from typing import Final, Self
 
 from vstate.errors import InvalidInput, KeyNotFound
 from vstate.forks import Uncopied
+from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.plural import counted
@@ -93,7 +94,7 @@ class Workspace(Uncopied):
         self._edits: dict[str, Edit] = {}
         self._staged: dict[str, set[int]] = {}
         """By path, the hashes of the values that were staged since the last commit."""
-        self._via: list[ObjectId | None] | None = None
+        self._via: dict[ObjectId | None, frozenset[str]] | None = None
         """While the files have to move on: trees that they may be as on the way. Else None."""
         self._noted: WorkspaceRow | None = None
         for each in self._handle.companions:
@@ -156,8 +157,13 @@ class Workspace(Uncopied):
 
     def follow(self, ours: Commit | None = None) -> None:
         """Bring the files to the commit where the state is; `ours` is the commit that has its own edits."""
-        own = [] if ours is None or ours is self._handle.at.head else [ours.root]
-        self._via = [*(self._via or ()), *own]
+        self._via = self._via or {}
+        if ours is not None and ours is not self._handle.at.head:
+            objects = self._handle.repo.objects
+            before = objects.commit(ours.parent_ids[0]).root if ours.parent_ids else None
+            # Only what it changed: another file that looks as there was edited, if another process moved it.
+            changed = frozenset(change.key for change in tree.diff(objects.nodes, before, ours.root))
+            self._via |= {ours.root: changed}
         self._move()
 
     def edited(self) -> list[str]:
@@ -189,7 +195,7 @@ class Workspace(Uncopied):
             if edit.file is not None and at.table.cache.get(directory.key(path)) is edit.file
         }
         with directory.locked():
-            directory.move(self._root, self._via or (), taken=taken, operation=operation, force=force)
+            directory.move(self._root, self._via or {}, taken=taken, operation=operation, force=force)
         self._edits = {path: edit for path, edit in self._edits.items() if path not in taken}
         self._staged = {path: values for path, values in self._staged.items() if path in self._edits}
         self._note()

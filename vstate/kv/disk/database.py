@@ -6,6 +6,7 @@ import os
 import re
 import sqlite3
 import stat
+import subprocess
 from collections.abc import Iterator, Set
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from io import FileIO
@@ -383,22 +384,27 @@ class Database:
         while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] and backoff.pause():
             pass
 
-    def rewrite(self, connection: sqlite3.Connection) -> None:
-        """Write the file anew, with its rows alone, and empty the log, as soon as nobody reads in it."""
+    def rewrite(self, connection: sqlite3.Connection) -> bool:
+        """Write the file anew, with its rows alone, and empty the log; False if somebody reads in it."""
         # Deleted rows were overwritten. So they are in the file too, before it is cut.
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         connection.execute("VACUUM")
         backoff = Backoff(_RELEASE_PAUSE, _LONGEST_READ, seconds=_LOG_SECONDS)
-        while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] and backoff.pause():
-            pass
+        while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+            if not backoff.pause():
+                return False
+        return True
 
     def find_traces(self, keys: Set[bytes]) -> tuple[str, list[str]]:
         """Look for the stored keys of objects in every byte of the file and its log."""
         size, found = 0, list[str]()
         for name in (self.file, self._log):
             count, before = 0, b""
-            with suppress(FileNotFoundError), open(name, "rb", buffering=0) as opened:
-                while piece := opened.read(_PIECE):
+            # By a child: to close the file here would drop the locks that SQLite has on it for this process.
+            command = ["cat", "--", name] if os.path.exists(name) else ["true"]
+            with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+                assert child.stdout is not None, "it is a pipe"
+                while piece := child.stdout.read(_PIECE):
                     size += len(piece)
                     data = before + piece
                     for match in _each_mark(data):
@@ -407,6 +413,8 @@ class Database:
                         key = (room if room.startswith(ROOM_MARK) else b"") + OBJECT_MARK + match[1]
                         count += key in keys
                     before = data[-ROOM_BYTES - ID_BYTES :]
+            if child.returncode:
+                found.append(f"{name} could not be read, to look for erased bytes")
             if count:
                 found.append(f"{name} has traces of erased objects: close its readers, and call again")
         return f"{FILE_NAME} and its log, {counted(size, 'byte')}", found

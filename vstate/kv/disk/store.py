@@ -236,11 +236,13 @@ class Disk(TransactionalStore):
         while True:
             try:
                 with self._long_work(writing=True) as (_, connection):
-                    self._database.rewrite(connection)
+                    is_clean = self._database.rewrite(connection)
                 break
             except sqlite3.Error as error:
                 backoff = self._pause(error, backoff)
         place, traces = self._database.find_traces(set(filter(is_stored_object, stored_keys(keys))))
+        if not is_clean:
+            traces.append(f"{self._database.file} is being read, and may hold erased bytes: call again later")
         return place, [*super().scrub(keys)[1], *traces]
 
     def check(self) -> Iterator[str]:
