@@ -79,8 +79,8 @@ demo: .venv/installed-runtime
 	@echo && echo '# What differs inside one key? The command reads the plan without running code of the agent.' && echo '$$ vstate diff main what-if --key plan | head -n 8'
 	@$(VSTATE) diff main what-if --key plan | head -n 8
 	@printf '\n# Look at all of it in a browser:\n$$ %s/vstate -s $(DEMO)/.vstate view\n' "$(BIN)"
-	@printf '\n# Next, an agent that edits files and pays once. It is killed as it pays; then type the end of the line:\n'
-	@printf '$$ mkdir -p build/coding; cd build/coding; %s/python %s/docs/examples/coding_agent.py --crash\n' "$(abspath $(BIN))" "$(HERE)"
+	@printf '\n# Next, an agent that edits files and pays once. The first start is killed as it pays, the second goes on:\n'
+	@printf '$$ mkdir -p build/coding && cd build/coding && for start in 1 2; do %s/python %s/docs/examples/coding_agent.py --crash; done\n' "$(abspath $(BIN))" "$(HERE)"
 
 lint: .venv/installed-dev
 	@$(BIN)/ruff check .
