@@ -76,7 +76,8 @@ def act(state: Versioned, crash: bool) -> bool:
         state.commit("start")
         state.tag("start")
     elif "receipt" not in state:
-        with state.run("pay") as run:  # after a crash, or after going back, it pays no second time
+        # After a crash, or after going back, it pays no second time. A dead holder of the run counts for 2 s.
+        with state.run("pay", ttl=2) as run:
             receipt = run.step(partial(pay, crash=crash), 12, name="pay", once=True, check=find_payment)
             state["receipt"] = receipt
             say(f"has a receipt of {receipt['amount']}")
