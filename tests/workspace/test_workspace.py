@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import subprocess
@@ -421,6 +422,8 @@ def test_status_says_what_is_left_out(store: Memory, place: Path) -> None:
         place,
         {"sub/.git": b"gitdir: x", "sub/x": b"x", ".git/config": b"c", "st/vstate.db": b"", "st/y": b"y"},
     )
+    put(place, {"in/i": b"i"})
+    Workspace(Versioned(Memory()), place / "in")
     put(
         place, {".gitignore": b"*.o\n/build/\n", "d/.gitignore": b"!keep.o\n", "d/.vstateignore": b"secret\n"}
     )
@@ -438,7 +441,7 @@ def test_status_says_what_is_left_out(store: Memory, place: Path) -> None:
     assert status.added == [".gitignore", "d/.gitignore", "d/.vstateignore", "d/build/c", "d/keep.o"]
     assert status.left_out == {
         ".git": "git's own", "fifo": "a fifo", "sock": "a socket",
-        "st/": "a vstate store", "sub/": "a git repository",
+        "in/": "another workspace", "st/": "a vstate store", "sub/": "a git repository",
     }  # fmt: skip
     state.commit("one")
     put(place, {"d/.gitignore": b"keep.o\n", "d/keep.o": b"tracked"})
@@ -723,3 +726,57 @@ def test_a_file_with_nearly_our_name_is_left_alone(tmp_path: Path) -> None:
         put(tmp_path / "p", {".vstate-new-ideas.md": b"precious", ".vstate-new-7": b"left by a kill"})
         assert ".vstate-new-ideas.md" in files.status().left_out
     assert [*found_in(tmp_path / "p")] == [".vstate-new-ideas.md"]
+
+
+@pytest.mark.parametrize("name", ["a", "new", "ignored"])
+def test_restore_overwrites_no_edit_that_came_after_its_scan(
+    place: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Nor a file that is new at the path since, nor an ignored one, which no scan sees."""
+    state = Versioned(Memory())
+    files = Workspace(state, place)
+    put(place, {"a": b"1", "new": b"1", "ignored": b"1"})
+    state.commit("one")
+    put(place, {"a": b"2", "new": None, "ignored": None, ".gitignore": b"ignored"})
+    state.commit("two")
+    if name == "ignored":
+        put(place, {name: b"edit"})
+    scan = Directory.scan
+
+    def scan_and_edit(*arguments: Any) -> object:
+        found = scan(*arguments)
+        put(place, {name: b"edit"})
+        return found
+
+    monkeypatch.setattr(Directory, "scan", scan_and_edit)
+    with pytest.raises(UncommittedChanges, match=f"files/{name}"):
+        files.restore(rev="HEAD~1")
+    assert found_in(place)[name] == File(b"edit")
+    monkeypatch.undo()
+    files.restore(rev="HEAD~1", force=True)
+    assert found_in(place)[name] == File(b"1")
+
+
+def test_a_file_that_cannot_be_written_is_an_edit(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As git has it: the others are written, and status names the file until somebody restores it."""
+    state = Versioned(Memory())
+    files = Workspace(state, place)
+    for text in (b"1", b"2"):
+        put(place, {"a": text, "b": text})
+        for name in "ab":
+            os.utime(place / name, (1, 1))  # older than the clock's grain, so the index has the sign
+        state.commit("both")
+    rename = os.rename
+
+    def refused(old: str, new: str, **options: Any) -> None:
+        if new == "a":
+            raise PermissionError(errno.EACCES, "not allowed")
+        rename(old, new, **options)
+
+    monkeypatch.setattr(os, "rename", refused)
+    state.undo()
+    monkeypatch.undo()
+    assert found_in(place) == {"a": File(b"2"), "b": File(b"1")}
+    assert files.status().modified == ["a"]
+    assert files.restore(force=True) == ["a"]
+    assert as_at_head(state, place)

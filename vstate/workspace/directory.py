@@ -40,6 +40,10 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 _NO_TREES: Mapping[ObjectId | None, Set[str]] = MappingProxyType({})
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
+_Entries = dict[str, bytes | None]
+_Olds = dict[str, dict[ObjectId | None, bytes | None]]
+"""By key and tree, the entries that a file may have and not be edited."""
+
 
 @dataclass(frozen=True)
 class Status:
@@ -229,7 +233,8 @@ class Directory:
         index = self.index
         is_first = self._loaded is None
         taken = taken or {}
-        writes, seen, edited = self._find(root, [index.root, *index.moving], via, taken, force)
+        new, olds = self._changes(root, [index.root, *index.moving], via, set(map(self.key, taken)))
+        writes, seen, edited = self._find(root, new, olds, force)
         if edited and operation and not is_first:
             raise UncommittedChanges(operation, map(self.key, edited), advice=advice)
         if writes:
@@ -246,30 +251,35 @@ class Directory:
             index.root, index.moving = root, []
             self._save()
 
-    def _find(
+    def _changes(
         self,
         root: ObjectId | None,
         versions: list[ObjectId | None],
         via: Mapping[ObjectId | None, Set[str]],
-        taken: Mapping[str, Sign | None],
-        force: bool,
-    ) -> tuple[dict[str, _Write], dict[str, tuple[bool, Sign | None]], list[str]]:
-        """The files to write; whether the tree has each other one, and its sign then; the edited ones."""
-        stamp, index, base = self._now(), self.index, versions[0]
-        new: dict[str, bytes | None] = {}
-        olds: dict[str, dict[ObjectId | None, bytes | None]] = {}
-        known = set(map(self.key, taken))
+        known: Set[str],
+    ) -> tuple[_Entries, _Olds]:
+        """The keys but for the `known` ones that differ between the tree `root` and others: their entries
+        there, and in those of the others that differ.
+        """
+        new, olds = _Entries(), _Olds()
         for version in dict.fromkeys([*versions, *via]):
             for change in self._differences(version, root):
                 if change.key not in known and (version in versions or change.key in via[version]):
                     new[change.key] = change.new
                     olds.setdefault(change.key, {})[version] = change.old
+        return new, olds
+
+    def _find(
+        self, root: ObjectId | None, new: _Entries, olds: _Olds, force: bool
+    ) -> tuple[dict[str, _Write], dict[str, tuple[bool, Sign | None]], list[str]]:
+        """The files to write; whether the tree has each other one, and its sign then; the edited ones."""
+        stamp, index = self._now(), self.index
         writes: dict[str, _Write] = {}
         seen: dict[str, tuple[bool, Sign | None]] = {}
         edited = []
         for path, entry in self._possible(root, new).items():
             self.refused.pop(self.key(path), None)
-            before = olds[self.key(path)]
+            before = olds.get(self.key(path), {})
             found = self._stat(path)
             sign, tracked = None, index.holds(path)
             if found is None or stat.S_ISDIR(found.st_mode):
@@ -278,7 +288,7 @@ class Directory:
                 is_new = entry is None
                 is_old = found is None or not tracked or None in before.values()
             elif tracked and index.sign(path) == (sign := sign_of(found)):
-                is_new, is_old = base not in before, True
+                is_new, is_old = index.root not in before, True
             else:
                 prefix, name = split(path)
                 parent = self._parent(prefix)
@@ -306,14 +316,14 @@ class Directory:
             changes = [KeyChange(key, b"", now.get(key)) for key in keys]
         return (change for change in changes if change.key.startswith(self.prefix))
 
-    def _possible(self, root: ObjectId | None, new: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
+    def _possible(self, root: ObjectId | None, new: _Entries) -> _Entries:
         """The new entries by path, without those that cannot be files here, which are `refused`."""
         twins: dict[str, str] = {}
         if self._folds():
             twins = {
                 _folded(path): path for path in self.index.paths() if new.get(self.key(path), b"") is not None
             }
-        found: dict[str, bytes | None] = {}
+        found = _Entries()
         for key, entry in sorted(new.items()):
             name = key[len(self.prefix) :]
             path, reason = to_path(name), refusal(name)
@@ -348,26 +358,21 @@ class Directory:
     ) -> list[str]:
         """Give files the contents that the tree `source` has; which ones. As `Workspace.restore` promises."""
         nodes, start = self.repo.objects.nodes, len(self.prefix)
-        there = [to_path(key[start:]) for key in tree.scan_keys(nodes, source, self.prefix)]
-        keys = [*map(self.key, _chosen({*there, *self.index.paths(), *edits}, paths))]
-        new, base = (tree.lookup_many(nodes, root, keys) for root in (source, self.index.root))
-        edited = {self.key(path) for path in edits}
-        differing = {key: new.get(key) for key in keys if key in edited or new.get(key) != base.get(key)}
-        writes, edited_since = dict[str, _Write](), list[str]()
-        for path, entry in self._possible(source, differing).items():
-            edit = edits.get(path)
-            now = None if edit is None or edit.file is None else _entry_of(edit.file)
-            if edit is None or now != _bare(entry):
-                found = self._stat(path)
-                sign = None if found is None else sign_of(found)
-                known = self.index.sign(path) if edit is None else edit.sign
-                if known is not None and known != sign and not force:  # edited since the scan
-                    edited_since.append(self.key(path))
-                writes[path] = _Write(entry, sign, base.get(self.key(path)) == entry)
-        if not force and (lost := [*edited_since, *(self.key(path) for path in writes if path in edits)]):
+        known = {to_path(key[start:]) for key in tree.scan_keys(nodes, source, self.prefix)}
+        keys = [*map(self.key, _chosen({*known, *self.index.paths(), *edits}, paths))]
+        there, base = (tree.lookup_many(nodes, root, keys) for root in (source, self.index.root))
+        olds: _Olds = {
+            key: {self.index.root: base.get(key)} for key in keys if base.get(key) != there.get(key)
+        }
+        edited = set(map(self.key, edits))
+        new = {key: there.get(key) for key in keys if key in olds or key in edited}
+        writes, _, unseen = self._find(source, new, olds, force)
+        if not force and (lost := [*unseen, *(path for path in writes if path in edits)]):
             advice = "commit() them first, or give force=True to throw them away"
-            raise UncommittedChanges("restore", lost, advice=advice)
+            raise UncommittedChanges("restore", map(self.key, lost), advice=advice)
         if writes:
+            for path, write in writes.items():
+                writes[path] = write._replace(is_committed=base.get(self.key(path)) == write.entry)
             self.write(writes)
             self._save()
         return sorted(writes)

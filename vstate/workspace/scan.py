@@ -38,6 +38,7 @@ class Edit(NamedTuple):
 Listings = dict[str, tuple[tuple[int, int, int] | None, list[str]]]
 """By directory, its mtime and inode when it was listed, and the names; None if it may change unseen."""
 
+_OTHERS: Final = {FILE_NAME: "a vstate store", CONTROL: "another workspace", ".git": "a git repository"}
 _NO_NAMES: Final[dict[str, Sign | None]] = {}
 GONE: Final = Edit(None, None, True)
 
@@ -135,12 +136,10 @@ class Scan:
     ) -> None:
         """Look at the new and changed names of a directory; `here` are the files that are as before."""
         names = self._index.names.get(prefix, {})
-        if prefix and FILE_NAME in fresh:
-            self._leave(prefix, "a vstate store")
-            return
-        if prefix and ".git" in fresh and prefix not in self._above:
-            self._leave(prefix, "a git repository")
-            return
+        for mark, reason in _OTHERS.items() if prefix else ():
+            if mark in fresh and (mark != ".git" or prefix not in self._above):
+                self._leave(prefix, reason)
+                return
         if any(name in fresh or name in here for name in IGNORE_FILES):
             rules = Rules(rules, prefix, _text(fd))
         directories = []
