@@ -365,7 +365,7 @@ class Directory:
             key: {self.index.root: base.get(key)} for key in keys if base.get(key) != there.get(key)
         }
         edited = set(map(self.key, edits))
-        new = {key: there.get(key) for key in keys if key in olds or key in edited}
+        new: _Entries = {key: there.get(key) for key in keys if key in olds or key in edited}
         writes, _, unseen = self._find(source, new, olds, force)
         if not force and (lost := [*unseen, *(path for path in writes if path in edits)]):
             advice = "commit() them first, or give force=True to throw them away"
