@@ -365,7 +365,7 @@ class Directory:
             key: {self.index.root: base.get(key)} for key in keys if base.get(key) != there.get(key)
         }
         edited = set(map(self.key, edits))
-        new: _Entries = {key: there.get(key) for key in keys if key in olds or key in edited}
+        new = {key: there.get(key) for key in keys if key in olds or key in edited}
         writes, _, unseen = self._find(source, new, olds, force)
         if not force and (lost := [*unseen, *(path for path in writes if path in edits)]):
             advice = "commit() them first, or give force=True to throw them away"
@@ -381,7 +381,7 @@ class Directory:
         """The edits since the tree `root`, what the last scan left out, and the keys that are no files."""
         entries = dict(tree.scan(self.repo.objects.nodes, root, self.prefix))
         here = {*map(self.key, self.index.paths()), *map(self.key, edits)}
-        missing = {key: entry for key, entry in entries.items() if key not in here}
+        missing: _Entries = {key: entry for key, entry in entries.items() if key not in here}
         self._possible(root, missing)
         kinds: dict[str, list[str]] = {"added": [], "modified": [], "deleted": []}
         for path, edit in sorted(edits.items()):
