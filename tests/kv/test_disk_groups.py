@@ -147,13 +147,18 @@ def test_a_commit_that_failed_is_unknown_to_all(
 ) -> None:
     """If a failed fsync or an interruption leaves the outcome open, each thread is told so."""
     with Disk(tmp_path / "store") as store:
-        _Commits(store, after)
+        commits = _Commits(store, after)
         futures = _together(store, threads, [_put(store, f"key{i}", b"1", {}) for i in range(THREADS)])
         errors = [future.exception() for future in futures]
         assert sum(type(error) is own for error in errors) == (THREADS if own is StoreUnavailable else 1)
         others = [error for error in errors if isinstance(error, StoreUnavailable)]
         assert len(others) >= THREADS - 1
         assert all(error.outcome_unknown for error in others)
+        note = tmp_path / "store" / "vstate.db-unsynced"
+        assert note.exists() == (own is StoreUnavailable)
+        commits.after = _commit
+        store.set("next", b"1")  # it writes the log once more, before its own rows
+        assert not note.exists()
 
 
 def test_an_interruption_before_the_commit_undoes_nobody_else(

@@ -421,6 +421,7 @@ def test_each_statement_is_planned_once(postgres_dsn: str, postgres_table: str) 
     """
     kept = "SELECT sum(generic_plans), sum(custom_plans) FROM pg_prepared_statements"
     with Postgres(postgres_dsn, table=postgres_table) as store:
+        assert store.get("key") is None  # an error of the server: there is no table yet
         store.set("key", b"0")
 
         def asked(query: Any) -> list[Any]:

@@ -337,6 +337,12 @@ def test_malformed_nodes_are_refused(body: bytes) -> None:
         Node.decode(body)
 
 
+def test_a_node_of_many_keys_is_read() -> None:
+    """A node of over 1,000 keys does not occur by chance. One that chosen keys made is read too."""
+    keys = [f"{number:04}" for number in range(1_001)]
+    assert Node.decode(encode([0, keys, [b"value"] * len(keys), []])).keys == keys
+
+
 @pytest.mark.slow
 def test_a_node_in_memory_that_is_the_root_again() -> None:
     """A new node stays correct in a cache, and is written as any other after its neighbour is deleted."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from counting import Counting
 from present import present
 
 from vstate import Versioned
@@ -263,6 +264,23 @@ def verb(repo: Repository, one: str, other: str, number: int) -> None:
         repo.delete_branch(one, forget=number == 21)
     else:
         repo.gc(keep_reflog="0s")
+
+
+def test_what_a_commit_leads_to_is_looked_for_in_its_own_room(store: KVStore) -> None:
+    """Of two branches that are read in turn, each commit and each tree is found at the first look."""
+    repo = Repository(store)
+    for number in range(3):
+        for branch in "ab":
+            commit(repo, branch, value=[branch, number])
+    counted = Counting(store)
+    again = Repository(counted)
+    commits = [again.branch(name) for name in "ab"]
+    counted.rows.clear()
+    for _ in range(2):
+        commits = [again.objects.commit(each.parent_ids[0]) for each in commits]
+    trees = [again.objects.node(present(each.root)) for each in commits]
+    assert len(trees) == 2
+    assert sum(counted.rows.values()) == 6
 
 
 def test_a_branch_that_was_absent_once_begins_anew_where_its_reflog_is(store: KVStore) -> None:

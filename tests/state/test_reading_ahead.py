@@ -84,6 +84,7 @@ def test_all_is_read_in_a_few_round_trips(
         prefix = "" if kind == "namespace" else "key/"
         assert found == [{f"{prefix}{i:05}": _value(i) for i in range(KEYS)}]
         assert not state.has_uncommitted
+    assert not state._handle.ahead.batch.bodies
 
 
 def keys_that_raise(

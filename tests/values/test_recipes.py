@@ -184,9 +184,10 @@ SHARED: list[object] = []
         [(), (1, 2)],
         [("a", SHARED), ("b", SHARED)],
         [(number, "x") for number in range(1002)],
+        [("a", "x" * 8_000), ("b", "y" * 8_500)],
         ((1, 2), (3, 4)),
     ],
 )
 def test_a_list_tells_nothing_that_may_not_have_been(value: object) -> None:
-    """A list of one item, or of what can be changed, or in two batches, and any other value tell nothing."""
+    """A list of one item, of mutable items, in two batches or over 16 KB, and any other value tell nothing."""
     assert recipes.read_list(frameless(pickle.dumps(value, 5)), (), Limits()) == (value, True, [])

@@ -24,7 +24,6 @@ READER: Final = "vstate.reader"
 
 _KEPT_BYTES: Final = 32 * 2**20  # of the entries whose values stay in memory
 _LEAST: Final = 500  # bytes that an entry counts for
-_MOST_SEGMENT: Final = 16 * 1024  # bytes
 
 
 class Kept(NamedTuple):
@@ -63,7 +62,7 @@ class Values:
         if not is_plain:
             raise InvalidInput(f"{key} is no plain data")
         # The commits before have a segment of a journal with fewer records. Walks mostly come to them next.
-        for records, data in firsts if entry.size <= _MOST_SEGMENT else ():
+        for records, data in firsts:
             before = encode_value(records, dump=lambda _, data=data: (data, []))  # type: ignore[misc]
             self._kept[before.entry, _itself] = records, _LEAST
         return value

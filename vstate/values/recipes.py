@@ -25,6 +25,7 @@ _DATES: Final = frozenset(
     f"datetime.{name}" for name in ("date", "datetime", "time", "timedelta", "timezone")
 )
 
+_MOST_LIST: Final = 16 * 1024  # bytes: the pickles of all first items together grow with the square
 _LIST: Final = b"\x80\x05]\x94("  # up to the items of a list of several
 _END: Final = b"e."
 _END_OF_ONE: Final = b"a."
@@ -81,7 +82,7 @@ def read(
 def read_list(
     data: bytes, buffers: Sequence[bytes | bytearray | memoryview], limits: Limits
 ) -> tuple[object, bool, list[tuple[list[object], bytes]]]:
-    """As `read`, and of a list of tuples the lists of its first items, each with its pickle.
+    """As `read`, and of a short list of tuples the lists of its first items, each with its pickle.
 
     The pickle of a list to which items were appended begins with that of the list before.
     """
@@ -91,7 +92,7 @@ def read_list(
     if not isinstance(value, list) or {*map(type, value)} != {tuple} or machine.shared:
         return value, machine.is_plain, []
     ends = [machine.ends.get(count, 0) for count in range(1, len(value))]
-    if not data.startswith(_LIST) or 0 in ends or ends != sorted(ends):
+    if len(data) > _MOST_LIST or not data.startswith(_LIST) or 0 in ends or ends != sorted(ends):
         return value, machine.is_plain, []
     firsts = [(value[:count], data[:end] + _END) for count, end in enumerate(ends, 1)]
     if ends:  # a list of one has no mark

@@ -167,7 +167,8 @@ def run(connection: Connection, steps: Steps, *, prepare: bool = False) -> list[
     pgconn.exit_pipeline_mode()
     for result in results:
         if result.status == pq.ExecStatus.FATAL_ERROR:
-            connection.names = None  # which statements the server keeps is not known
+            if syncs == 2:
+                connection.names = None  # which statements the server keeps is not known
             raise error_from_result(result, connection.info.encoding)
     return [_rows(connection, result) for result in results[-len(steps) :]]
 
