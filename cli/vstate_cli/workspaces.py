@@ -50,17 +50,19 @@ def moving_files(repo: Repository, out: Output, operation: str) -> Iterator[None
     Raises UncommittedChanges, before anything moves, if one of them was edited.
     """
     head = repo.refs.head()
-    rows = [row for row in workspaces(repo.store) if is_here(row) and branch_of(row, head) == head.branch]
-    for row in rows:
-        directory = open_directory(repo, row, out)
+    directories = [
+        (row, open_directory(repo, row, out))
+        for row in workspaces(repo.store)
+        if is_here(row) and branch_of(row, head) == head.branch
+    ]
+    for row, directory in directories:
         with directory.locked():
             directory.move(root_of(repo, row, head), operation=operation, advice=_ADVICE)
             if edits := directory.scan({}):
                 raise UncommittedChanges(operation, map(directory.key, edits), advice=_ADVICE)
     yield
     head = repo.refs.head()
-    for row in rows:
-        directory = open_directory(repo, row, out)
+    for row, directory in directories:
         with directory.locked():
             before = directory.index.root
             directory.move(root := root_of(repo, row, head))

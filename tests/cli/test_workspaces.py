@@ -23,6 +23,7 @@ MOVES = {
     "checkout of a key": ["checkout", "HEAD~1", "--", "files/a"],
     "merge": ["merge", "side"],
     "cherry-pick": ["cherry-pick", "side"],
+    "erase": ["erase", "files/a", "--yes"],
 }
 
 
@@ -101,9 +102,13 @@ def test_files_shows_restores_and_exports(place: Path, vstate: Any) -> None:
     assert listed[str(place)]["added"] == ["new", "%FF"]
     assert listed[str(place)]["left_out"] == {"fifo": "a fifo"}
     assert listed[str(place.parent / "side")]["branch"] == "side"
+    assert vstate.json("files", "-d", str(place.parent / "side")) == [listed[str(place.parent / "side")]]
+    assert "is no workspace" in vstate.fails("files", "-d", "nowhere")
     assert "--force" in vstate.fails("files", "restore", "HEAD", "a")
+    assert "did you mean: vstate files restore HEAD a?" in vstate.fails("files", "restore", "a")
     assert vstate.json("files", "restore", "HEAD~1", "gone", "a", "--force")["files"] == ["a", "gone"]
     assert found_in(place)["a"] == File(b"1")
+    assert "No file differs" in vstate("files", "restore", "HEAD~1", "a")
     out = str(place.parent / "out")
     assert vstate.json("files", "export", "side", out) == {
         "directory": out,

@@ -775,6 +775,7 @@ def test_a_file_that_cannot_be_written_is_an_edit(place: Path, monkeypatch: pyte
 
     monkeypatch.setattr(os, "rename", refused)
     state.undo()
+    assert files.restore(force=True) == []
     monkeypatch.undo()
     assert found_in(place) == {"a": File(b"2"), "b": File(b"1")}
     assert files.status().modified == ["a"]

@@ -375,7 +375,7 @@ class Directory:
                 writes[path] = write._replace(is_committed=base.get(self.key(path)) == write.entry)
             self.write(writes)
             self._save()
-        return sorted(writes)
+        return sorted(path for path in writes if self.key(path) not in self.refused)
 
     def status(self, root: ObjectId | None, edits: Mapping[str, Edit]) -> Status:
         """The edits since the tree `root`, what the last scan left out, and the keys that are no files."""

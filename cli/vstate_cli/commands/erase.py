@@ -21,6 +21,7 @@ _CONFIRMED = "erase"
 
 @command(
     "erase",
+    moves=True,
     examples=[
         "vstate erase users/ann --dry-run",
         "vstate erase 'users/ann/*' --all-branches --events",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import shutil
-from collections.abc import Iterator
 from functools import partial
 
 import click
@@ -34,13 +34,13 @@ _PREFIX = "files/"
     ],
     json="a list of {host, directory, prefix, branch, here, added, modified, deleted, left_out, refused}; "
     "from `here` on for the directories of this machine alone. left_out and refused are objects of reasons. "
-    "With restore and export, {directory, files}, and refused with export.",
+    "With restore and export, {directory, files, refused}.",
 )
 @click.argument("action", type=click.Choice(["status", "restore", "export"]), default="status")
 @click.argument("rev", required=False, type=REV)
 @click.argument("paths", nargs=-1, metavar="[PATH|DIR]...")
 @click.option("--force", is_flag=True, help="Throw edits of these files away that no commit has.")
-@click.option("-d", "--directory", metavar="DIR", help="The workspace, if several are on HEAD's branch.")
+@click.option("-d", "--directory", metavar="DIR", help="This workspace alone.")
 def files(
     session: Session, action: str, rev: str | None, paths: tuple[str, ...], force: bool, directory: str | None
 ) -> None:
@@ -52,7 +52,7 @@ def files(
     if action == "status":
         if rev is not None:
             raise click.UsageError("`status` takes nothing.")
-        _show(session)
+        _show(session, directory)
     elif rev is None:
         raise click.UsageError("Missing argument 'REV'.")
     elif action == "restore":
@@ -63,12 +63,24 @@ def files(
         _export(session, rev, paths[0])
 
 
-def _show(session: Session) -> None:
+def _rows(session: Session, directory: str | None) -> list[WorkspaceRow]:
+    """The workspaces of the store, or those of the directory that is named."""
+    rows = workspaces(session.repo.store)
+    if directory is not None:
+        place = os.path.realpath(directory)
+        if not (rows := [row for row in rows if os.path.realpath(row.directory()) == place]):
+            raise NotFound(
+                f"{directory} is no workspace of this store: `vstate files` lists all", name=directory
+            )
+    return rows
+
+
+def _show(session: Session, directory: str | None) -> None:
     repo = session.repo
     head = repo.refs.head()
     found: list[Document] = []
     lines: list[Line] = []
-    for row in workspaces(repo.store):
+    for row in _rows(session, directory):
         branch = branch_of(row, head)
         on = (safe(branch), "bold green") if branch else ("detached HEAD", "bold yellow")
         where = "" if is_here(row) else f" (on {row.host})"
@@ -91,10 +103,11 @@ def _status(session: Session, row: WorkspaceRow, head: Head) -> Status:
 
 def _restore(session: Session, rev: str, paths: tuple[str, ...], force: bool, directory: str | None) -> None:
     repo = session.repo
+    if not session.resolves(rev) and session.has("HEAD", _PREFIX + rev):
+        ordered = shlex.join(["vstate", "files", "restore", "HEAD", rev, *paths])
+        raise NotFound(f"no revision {rev!r}", candidates=[ordered])
     head, source = repo.refs.head(), repo.resolve(rev)
-    rows = [row for row in workspaces(repo.store) if is_here(row) and branch_of(row, head) == head.branch]
-    if directory is not None:
-        rows = [row for row in rows if os.path.samefile(row.directory(), directory)]
+    rows = [row for row in _rows(session, directory) if is_here(row) and branch_of(row, head) == head.branch]
     if len(rows) != 1:
         raise NotFound(
             f"there are {len(rows)} directories here with the files of HEAD's branch; `vstate files` lists "
@@ -105,7 +118,9 @@ def _restore(session: Session, rev: str, paths: tuple[str, ...], force: bool, di
     with found.locked():
         found.move(root_of(repo, rows[0], head), force=force and not paths)
         written = found.restore(source.root, paths, found.scan({}), force=force)
-    _answer(session, found, written, "Restored")
+    _answer(
+        session, found, written, f"Restored {counted(len(written), 'file')}" if written else "No file differs"
+    )
 
 
 def _export(session: Session, rev: str, place: str) -> None:
@@ -118,24 +133,17 @@ def _export(session: Session, rev: str, place: str) -> None:
     with found.locked():
         found.move(source.root)
     shutil.rmtree(os.path.join(found.path, CONTROL))
-    _answer(session, found, found.index.paths(), "Exported", found.refused)
+    written = found.index.paths()
+    _answer(session, found, written, f"Exported {counted(len(written), 'file')}")
 
 
-def _answer(
-    session: Session, found: Directory, written: list[str], done: str, refused: dict[str, str] | None = None
-) -> None:
-    document: Document = {"directory": _text(found.path), "files": sorted(map(to_name, written))}
-    if refused is not None:
-        document["refused"] = refused
-        for key, reason in refused.items():
-            session.out.note(f"{key} was not written: {reason}")
-    session.answer(document, _lines(found, written, done))
-
-
-def _lines(found: Directory, written: list[str], done: str) -> Iterator[Line]:
-    yield [f"{done} {counted(len(written), 'file')} in ", (safe(_text(found.path)), "bold")]
-    for path in sorted(written):
-        yield [f"  {safe(to_name(path))}"]
+def _answer(session: Session, found: Directory, written: list[str], done: str) -> None:
+    names, place = sorted(map(to_name, written)), _text(found.path)
+    for key, reason in found.refused.items():
+        session.out.note(f"{key} was not written: {reason}")
+    lines: list[Line] = [[f"{done} in ", (safe(place), "bold")]]
+    lines += ([f"  {safe(name)}"] for name in names)
+    session.answer({"directory": place, "files": names, "refused": found.refused}, lines)
 
 
 def _text(path: str) -> str:
