@@ -189,5 +189,5 @@ SHARED: list[object] = []
     ],
 )
 def test_a_list_tells_nothing_that_may_not_have_been(value: object) -> None:
-    """A list of one item, of mutable items, in two batches or over 16 KB, and any other value tell nothing."""
+    """A list that is long, has one item, mutable items or two batches, and any other value tell nothing."""
     assert recipes.read_list(frameless(pickle.dumps(value, 5)), (), Limits()) == (value, True, [])
