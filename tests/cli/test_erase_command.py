@@ -50,11 +50,11 @@ def test_a_dry_run_says_what_goes(vstate: Any, place: Path) -> None:
     """It names versions, bytes, commits and refs, and who keeps the old commits, and changes nothing."""
     said = vstate("erase", "users/ann", "--dry-run")
     assert "would erase 3 versions" in said
-    assert "would make 4 commits anew, and moved heads/main" in said
+    assert "would make 4 commits anew, and move heads/main" in said
     assert "still held by other: name these too, or take all branches" in said
     assert "not reached: clones" in said
     assert has_marker(place)
-    assert "no commit holds it" in vstate("erase", "nothing", "--dry-run")
+    assert "no commit has anything of this to erase" in vstate("erase", "nothing", "--dry-run")
 
 
 def test_it_refuses_without_yes(vstate: Any, place: Path) -> None:

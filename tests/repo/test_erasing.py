@@ -246,8 +246,8 @@ def test_rows_that_sqlite_moved_leave_no_trace(tmp_path: Path) -> None:
             assert MARKER.encode() not in bytes_of(tmp_path / str(count))
 
 
-def test_what_readers_keep_in_the_log_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While another process reads, the log keeps old pages: the report says so, and the next call ends it."""
+def test_readers_that_keep_old_bytes_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader keeps old pages in the log or the file: the report says so, and the next call removes them."""
     import sqlite3
 
     from vstate.kv.disk import database
@@ -260,6 +260,14 @@ def test_what_readers_keep_in_the_log_is_told(tmp_path: Path, monkeypatch: pytes
         reader.execute("SELECT count(*) FROM kv").fetchall()
         report = state.erase("users/ann", all_branches=True)
         assert "has traces" in report.traces[0]
+        reader.execute("ROLLBACK")
+        reader.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        reader.execute("BEGIN")
+        reader.execute(
+            "SELECT count(*) FROM kv"
+        ).fetchall()  # of the file alone: the new one stays in the log
+        (told,) = state.erase("users/ann", all_branches=True).traces
+        assert "is being read" in told
         reader.close()
         assert not state.erase("users/ann", all_branches=True).traces
         assert MARKER.encode() not in bytes_of(tmp_path / "store")

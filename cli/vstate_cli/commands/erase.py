@@ -1,22 +1,18 @@
-"""`vstate erase` removes keys from every commit, once the person has read what goes and confirmed it."""
+"""`vstate erase` prints the keys and commits to erase, asks, and then removes the keys from every commit."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator
 from functools import partial
 
 import click
 
 from vstate.repo.rules.security import Security
-from vstate.repo.upkeep.erasing import EraseReport
 from vstate_cli.commands.bisect import Condition
 from vstate_cli.output import Line, safe
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import BRANCH, KEY
-
-_CONFIRMED = "erase"
 
 
 @command(
@@ -29,22 +25,23 @@ _CONFIRMED = "erase"
         "vstate erase --where \"value.user == 'ann'\" --branch main",
     ],
     json="{keys, versions, bytes, events, commits, refs, signed, unsigned, kept_by, dry_run, seconds, "
-    "objects, held, beyond, checked, traces}. versions counts the different values that go, commits those "
-    "that are made anew; refs moved; signed and unsigned count commits that got, or lost, a signature; "
-    "kept_by names other refs that keep the old commits, and held other places of the same values; beyond "
-    "lists what erase cannot reach; checked says where it looked for the objects, and traces what it found.",
+    "objects, held, beyond, checked, traces}. versions counts the different erased values, and commits the "
+    "commits that are made anew. refs lists the refs that move. signed counts the commits with a new "
+    "signature, and unsigned those that lost theirs. kept_by lists other refs that lead to the old commits, "
+    "and held the other places of the same values. beyond lists the places that erase cannot reach. checked "
+    "names the files or keys that were searched for erased objects, and traces has a sentence for each find.",
 )
 @click.argument("keys", nargs=-1, type=KEY, metavar="[KEY|BEGINNING*]...")
 @click.option("--path", help="Erase only this part of the value of KEY, written as `vstate diff` prints it.")
 @click.option("--where", metavar="EXPR", help="Erase only values for which EXPR, as for bisect, is true.")
 @click.option(
-    "--events", is_flag=True, help="Erase events too whose data name a KEY, or for which EXPR is true."
+    "--events", is_flag=True, help="Also erase the events whose data name a KEY, or for which EXPR is true."
 )
 @click.option("-b", "--branch", "branches", multiple=True, type=BRANCH, help="Default: HEAD's. Repeatable.")
 @click.option("--all-branches", is_flag=True, help="All branches, tags, tracking branches and reflogs.")
 @click.option("--sign", metavar="FILE", help="Sign again with this key the commits that were signed.")
 @click.option("--dry-run", is_flag=True, help="Print what would be erased, and change nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask. Without a terminal this is needed.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask. A program without a terminal needs this option.")
 def erase(
     session: Session,
     keys: tuple[str, ...],
@@ -60,11 +57,13 @@ def erase(
     """Remove keys from every commit, so that no byte of them stays in the store.
 
     A KEY that ends in * stands for all keys that begin so. With --where and without a KEY, EXPR chooses among
-    all values. Each commit from the first that had one is made anew, with the same message, time, info and
-    merges; old ids still name the new commits. This cannot be undone: it first prints what goes, and asks.
+    all values. The first commit with such a key, and each commit after it, is made anew. The new commits have
+    the same messages, times, info and merges, and the old ids lead to them.
 
-    Clones, backups and bundles keep what they have: the output lists the remotes. A program that is at work
-    on the branch must refresh before its next commit.
+    Erasing cannot be undone. The command first prints the keys and commits, and asks.
+
+    The values stay in clones, backups and bundles. The output lists the remotes: erase the keys there too. A
+    program that has the branch open must refresh before its next commit.
     """
     if not (keys or where):
         raise click.UsageError("Name the keys to erase, or choose values with --where.")
@@ -80,15 +79,11 @@ def erase(
         events=events,
         progress=session.out.progress,
     )
-    if dry_run or not yes:
-        plan = run(dry_run=True)
-        if dry_run:
-            session.answer(dataclasses.asdict(plan), _lines(plan))
-            return
-        session.out.aside(_lines(plan))
+    if not (dry_run or yes):
+        session.out.aside(map(_line, run(dry_run=True).lines()))
         _confirm(session)
-    report = run()
-    session.answer(dataclasses.asdict(report), _lines(report))
+    report = run(dry_run=dry_run)
+    session.answer(dataclasses.asdict(report), map(_line, report.lines()))
 
 
 def _confirm(session: Session) -> None:
@@ -96,9 +91,9 @@ def _confirm(session: Session) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError("Erasing cannot be undone: give --yes where no terminal can ask.")
     session.out.flush()
-    if click.prompt(f"Type {_CONFIRMED} to go on", err=True, default="", show_default=False) != _CONFIRMED:
+    if click.prompt("Type erase to go on", err=True, default="", show_default=False) != "erase":
         raise click.Abort
 
 
-def _lines(report: EraseReport) -> Iterator[Line]:
-    return ([safe(line)] for line in report.lines())
+def _line(text: str) -> Line:
+    return [safe(text)]

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import chain, takewhile
 
 from vstate.errors import CorruptObject
@@ -39,6 +40,8 @@ from vstate.repo.walk import BATCH
 _BATCH_BYTES = 4 * 1024 * 1024
 _TOGETHER = 1000  # keys in a report, or in a call of the store
 _MOST_SHOWN = 20
+_WOULD = "would erase", "would make", "move"
+_DID = "erased", "made", "moved"
 _ELSEWHERE = "clones that others made, bundles, backups, exported files and directories of caches"
 
 Write = Callable[[NewObjects], None]
@@ -78,17 +81,17 @@ class EraseReport:
 
     def lines(self) -> Iterator[str]:
         """The report for people, line by line."""
-        would, made = ("would erase", "would make") if self.dry_run else ("erased", "made")
+        erased, made, moved = _WOULD if self.dry_run else _DID
         if not self.commits:
-            yield "no commit holds it"
+            yield "no commit has anything of this to erase"
         else:
             more = "" if len(self.keys) <= _MOST_SHOWN else f" and {len(self.keys) - _MOST_SHOWN:,} more"
             keys = f"{counted(len(self.keys), 'key')}: {', '.join(self.keys[:_MOST_SHOWN])}{more}"
-            yield f"{would} {counted(self.versions, 'version')}, {counted(self.bytes, 'byte')}, of {keys}"
+            yield f"{erased} {counted(self.versions, 'version')}, {counted(self.bytes, 'byte')}, of {keys}"
             if self.events:
-                yield f"{would} {counted(self.events, 'event')}"
-            moved = f"moved {', '.join(self.refs[:_MOST_SHOWN])}" if self.refs else "moved nothing"
-            yield f"{made} {counted(self.commits, 'commit')} anew, and {moved}"
+                yield f"{erased} {counted(self.events, 'event')}"
+            refs = ", ".join(self.refs[:_MOST_SHOWN]) or "no ref"
+            yield f"{made} {counted(self.commits, 'commit')} anew, and {moved} {refs}"
         if self.signed or self.unsigned:
             yield f"signed anew: {self.signed:,}; without their signature: {self.unsigned:,}"
         if self.kept_by:
@@ -113,11 +116,12 @@ def erase(
 ) -> EraseReport:
     """As `Repository.erase` promises; from all histories if `branches` is None."""
     began = time.monotonic()
-    progress = progress or (lambda step, count: None)
+    make = partial(Rewrite, repo, selection, dry_run, progress or (lambda step, count: None))
     repo.history.reload()
     work = [
-        _rewritten(repo, number, chosen, selection, dry_run, progress)
+        retry_after_sweep(room, partial(_rewritten, partial(make, room, number, chosen)))
         for number, chosen in _chosen(repo, branches).items()
+        for room in [repo if repo.rooms is None else repo.room(number)]
     ]
     for each in () if dry_run else work:
         each.sweep()
@@ -161,50 +165,39 @@ def _chosen(repo: Core, branches: Sequence[str] | None) -> dict[int, Set[str] | 
     return found
 
 
-def _rewritten(
-    repo: Core,
-    number: int,
-    chosen: Set[str] | None,
-    selection: Selection,
-    dry_run: bool,
-    progress: UpkeepProgress,
-) -> Rewrite:
-    """The histories of a room made anew, and the refs moved to them; begun anew if gc sweeps meanwhile."""
-
-    def attempt() -> Rewrite:
-        work = Rewrite(repo, number, chosen, selection, dry_run, progress)
-        work.look()
-        work.extend(work.write)
-        if dry_run:
-            work.rows_of_moves()
-        elif work.new:
-            work.move_refs()
-        return work
-
-    return retry_after_sweep(repo if repo.rooms is None else repo.room(number), attempt)
+def _rewritten(make: Callable[[], Rewrite]) -> Rewrite:
+    """The histories of a room made anew, and the refs moved to them."""
+    work = make()
+    work.look()
+    work.extend(work.write)
+    if work.is_dry:
+        work.rows_of_moves()
+    elif work.new:
+        work.move_refs()
+    return work
 
 
 class Rewrite:
     """The commits of a room that are made anew, and the refs, lines and labels that name them.
 
     `new` leads from the old commits to the new ones; `moved` are the refs that follow. In a dry run nothing
-    is made, and `new` has the old commits alone.
+    is made, and `new` has the old commits alone. After `sweep`, `gone` has the keys of the objects that were
+    removed, and `held` the places of erased values that stay.
     """
 
     def __init__(
         self,
         repo: Core,
+        selection: Selection,
+        is_dry: bool,
+        progress: UpkeepProgress,
+        room: Core,
         number: int,
         chosen: Set[str] | None,
-        selection: Selection,
-        dry_run: bool,
-        progress: UpkeepProgress,
     ) -> None:
-        self.room, self.number = repo if repo.rooms is None else repo.room(number), number
-        self._repo, self._chosen = repo, chosen
-        self._selection, self._progress = selection, progress
-        self._is_dry = dry_run
-        self._sweep = None if dry_run else mark_of(self.room.store)
+        self._repo, self._selection, self.is_dry, self._progress = repo, selection, is_dry, progress
+        self.room, self.number, self._chosen = room, number, chosen
+        self._sweep = None if is_dry else mark_of(room.store)
         self.new: dict[ObjectId, ObjectId] = {}
         self.first: list[ObjectId] = []
         """The old commits without an older one among them."""
@@ -212,12 +205,10 @@ class Rewrite:
         self.moved: list[str] = []
         self.counts = Counter[str]()
         self.gone: Sequence[str] = ()
-        """The keys of the objects that were removed."""
         self.held: Sequence[str] = ()
         self._is_kept = True  # perhaps: the sweep tells
-        self._seen = IdSet()
+        self._seen, self._made = IdSet(), IdSet()
         self._roots: dict[ObjectId, ObjectId | None] = {}
-        self._made = IdSet()
         self._ends: dict[str, bytes] = {}
         self._arrived: list[str] = []
         self._late: NewObjects = {}
@@ -252,8 +243,8 @@ class Rewrite:
         self._extend(heads, write)
         lines = (key for key in self._lines if self._is_chosen(ref_of_line(key)))
         logged = {oid for key in lines for oid in self._logged(key) if oid not in self._seen}
-        there = self.room.store.present([OBJECT_PREFIX + oid.hex() for oid in logged])
-        self._extend([oid for oid in logged if OBJECT_PREFIX + oid.hex() in there], write)
+        there = self.room.store.present([*map(_key, logged)])
+        self._extend([oid for oid in logged if _key(oid) in there], write)
 
     def _extend(self, starts: Sequence[ObjectId], write: Write) -> None:
         history, objects = self.room.history, self.room.objects
@@ -283,7 +274,7 @@ class Rewrite:
         if commit.signature is not None:
             self.counts["unsigned" if self.room.security.key is None else "signed"] += 1
         self.new[commit.oid] = commit.oid
-        if self._is_dry:
+        if self.is_dry:
             return
         again = Commit(
             root=self._tree(commit.root, changes, made),
@@ -323,15 +314,14 @@ class Rewrite:
         CorruptObject if gc has swept meanwhile, and perhaps removed some.
         """
         store, rows = self.room.store, self.room.objects.stored(made)
-        commits = {oid: new for oid, new in made.items() if new.kind is COMMIT}
-        last = {key: rows.pop(key) for oid in commits if (key := OBJECT_PREFIX + oid.hex())}
+        commits = [oid for oid, new in made.items() if new.kind is COMMIT]
+        last = {key: rows.pop(key) for key in map(_key, commits)}
+        rows |= self._ends
+        self._ends = {}
         limits = {"most_bytes": _BATCH_BYTES, "most": _TOGETHER}
         for some in batches_by_bytes(rows.items(), lambda row: len(row[1]), **limits):
             store.set_many(dict(some))
-        if self._ends:
-            store.set_many(self._ends)
-        self._ends = {}
-        arrived = arrival(store, commits)
+        arrived = arrival(store, made)
         self._arrived += arrived
         if not store.transact({**last, **arrived}, {SWEEP: self._sweep}):
             raise self._swept()
@@ -407,8 +397,7 @@ class Rewrite:
             return marks
 
         marks = retry_after_sweep(room, swept)
-        prefix = prefix_of(self.number) + OBJECT_PREFIX
-        self.gone = [prefix + oid.hex() for oid in gone if oid not in marks]
+        self.gone = [prefix_of(self.number) + _key(oid) for oid in gone if oid not in marks]
         self._is_kept = any(oid in marks for oid in self.new)
         self.held = [*self._found(marks)]
         room.objects.drop()
@@ -456,6 +445,10 @@ class Rewrite:
                     clean.add(each)
 
 
+def _key(oid: ObjectId) -> str:
+    return OBJECT_PREFIX + oid.hex()
+
+
 def _copies(repo: Core, work: Sequence[Rewrite]) -> Iterator[str]:
     """The refs of other rooms that have copies of old commits."""
     first = [oid for each in work for oid in each.first[:BATCH]]
@@ -463,7 +456,7 @@ def _copies(repo: Core, work: Sequence[Rewrite]) -> Iterator[str]:
         return
     done = {each.number for each in work}
     others = (number for number in chain([0], repo.rooms.numbers()) if number not in done)
-    names = ((prefix_of(number) + OBJECT_PREFIX + oid.hex(), number) for number in others for oid in first)
+    names = ((prefix_of(number) + _key(oid), number) for number in others for oid in first)
     for some in batches(names, _TOGETHER):
         there = repo.store.present([name for name, _ in some])
         for number in dict.fromkeys(number for name, number in some if name in there):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any, Final
 
 from vstate.arguments import check_state_key
@@ -21,7 +20,7 @@ from vstate.repo.objects import Objects
 from vstate.repo.search.texts import texts_in
 from vstate.values.absent import ABSENT
 from vstate.values.budget import InertError
-from vstate.values.entry import ATOM, Entry, Reader, entry_chunks
+from vstate.values.entry import ATOM, Reader, entry_chunks
 
 Where = Callable[[Any], object]
 """Whether a value goes, given as data that nothing was unpickled for."""
@@ -29,7 +28,6 @@ Where = Callable[[Any], object]
 Edit = Callable[[Any], Any]
 """Gives a loaded value as it is to stay; ABSENT if the key goes."""
 
-_NOTHING: Final[Mapping[str, bytes | None]] = MappingProxyType({})
 _PLAIN: Final = ("builtins", "datetime")  # modules of the types that plain data is made of
 
 
@@ -62,10 +60,11 @@ class Selection:
         if path and edit:
             raise InvalidInput("give path or edit, not both")
         self._core = core
-        names = [check_state_key(key) for key in keys]
-        self._names = [(name.removesuffix("*"), name.endswith("*")) for name in names]
-        if not names and where is not None:
-            self._names = [("", True)]
+        names = [check_state_key(key) for key in keys] or ["*"] * (where is not None)
+        # Each name with the test that a key has to pass.
+        self._names = [
+            (n.removesuffix("*"), str.startswith if n.endswith("*") else str.__eq__) for n in names
+        ]
         self._path, self._where, self._edit = path, where, edit
         self._events = events
         self._below: dict[bytes, Mapping[str, bytes | None]] = {}
@@ -88,10 +87,9 @@ class Selection:
     def changes(self, objects: Objects, root: bytes | None) -> Mapping[str, bytes | None]:
         """The new entries of the keys in and below a node that change, None for a key that goes."""
         if root is None:
-            return _NOTHING
-        found = self._below.get(root)
-        if found is None:
-            node, found = objects.node(root), {}
+            return {}
+        if root not in self._below:
+            node, found = objects.node(root), dict[str, bytes | None]()
             for child in self._children(node):
                 found |= self.changes(objects, child)
             for i in () if node.height else self._places(node):
@@ -99,8 +97,8 @@ class Selection:
                 new = self._entry(objects, key, entry)  # type: ignore[arg-type]  # of a leaf, bytes
                 if new != entry:
                     found[key] = new
-            self._below[root] = found = found or _NOTHING
-        return found
+            self._below[root] = found
+        return self._below[root]
 
     def _children(self, node: Node) -> Iterator[bytes]:
         """The nodes below that may hold one of the keys."""
@@ -110,20 +108,17 @@ class Selection:
     def _places(self, node: Node) -> list[int]:
         """The places in a node of the keys, or of what is above them."""
         places = dict[int, None]()
-        for name, is_beginning in self._names:
+        for name, fits in self._names:
             begin = max(bisect_right(node.keys, name) - 1, 0) if node.height else bisect_left(node.keys, name)
             end = begin + (node.height > 0)
-            while end < len(node.keys) and (
-                node.keys[end].startswith(name) if is_beginning else node.keys[end] == name
-            ):
+            while end < len(node.keys) and fits(node.keys[end], name):
                 end += 1
             places |= dict.fromkeys(range(begin, end))
         return [*places]
 
     def _entry(self, reader: Reader, key: str, entry: bytes) -> bytes | None:
-        known = self._known.get((key, entry), entry)
-        if known is not entry:
-            return known
+        if (key, entry) in self._known:
+            return self._known[key, entry]
         new = self._edited(reader, key, entry)
         if new != entry:
             self._known[key, entry] = new
@@ -161,7 +156,8 @@ class Selection:
         self.bytes += entry.size
         if self._path or self._edit:
             return  # the rest of the value stays, so its blobs tell nothing
-        ids = [bytes(oid) for oid in _ids(entry, reader)]
+        ids = [bytes(link.id) for link in entry.links]
+        ids += [bytes(oid) for cut in entry_chunks(entry, reader) if cut for oid in cut.ids]
         self.blobs |= dict.fromkeys(ids, key)
         if entry.codec != ATOM or (isinstance(entry.value, str | bytes) and entry.value):
             self.values[split_expiry(data)[0]] = ids
@@ -177,19 +173,11 @@ class Selection:
 
     def _names_key(self, event: Event) -> bool:
         for _, text in texts_in([event.kind, event.namespace, event.data]):
-            for name, is_beginning in self._names:
-                if (name and is_beginning and text.startswith(name)) or text == name:
-                    return True
+            if any(name and fits(text, name) for name, fits in self._names):
+                return True
         with suppress(InvalidInput):  # a condition that does not fit the data
             return self._where is not None and bool(self._where(dict(event.data)))
         return False
-
-
-def _ids(entry: Entry, reader: Reader) -> Iterator[ObjectId]:
-    """The ids of the blobs and indexes of a value."""
-    yield from (link.id for link in entry.links)
-    for cut in filter(None, entry_chunks(entry, reader)):
-        yield from cut.ids
 
 
 # A part of a value
