@@ -757,27 +757,27 @@ def test_restore_overwrites_no_edit_that_came_after_its_scan(
     assert found_in(place)[name] == File(b"1")
 
 
-def test_a_file_that_cannot_be_written_is_an_edit(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As git has it: the others are written, and status names the file until somebody restores it."""
+def test_a_file_that_cannot_be_changed_is_an_edit(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As git has it: the others go along, and status names the file until somebody restores it."""
     state = Versioned(Memory())
     files = Workspace(state, place)
     for text in (b"1", b"2"):
-        put(place, {"a": text, "b": text})
-        for name in "ab":
-            os.utime(place / name, (1, 1))  # older than the clock's grain, so the index has the sign
-        state.commit("both")
-    rename = os.rename
+        put(place, {"a": text, "b": text} | ({"c": text} if text == b"2" else {}))
+        for path in found_in(place):
+            os.utime(place / path, (1, 1))  # older than the clock's grain, so the index has the sign
+        state.commit("all")
+    rename, unlink = os.rename, os.unlink
 
-    def refused(old: str, new: str, **options: Any) -> None:
-        if new == "a":
+    def refused(name: str) -> None:
+        if name in ("a", "c"):
             raise PermissionError(errno.EACCES, "not allowed")
-        rename(old, new, **options)
 
-    monkeypatch.setattr(os, "rename", refused)
-    state.undo()
-    assert files.restore(force=True) == []
-    monkeypatch.undo()
-    assert found_in(place) == {"a": File(b"2"), "b": File(b"1")}
-    assert files.status().modified == ["a"]
-    assert files.restore(force=True) == ["a"]
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", lambda old, new, **given: refused(new) or rename(old, new, **given))
+        patched.setattr(os, "unlink", lambda name, **given: refused(name) or unlink(name, **given))
+        state.undo()
+        assert files.restore(force=True) == []
+    assert found_in(place) == {"a": File(b"2"), "b": File(b"1"), "c": File(b"2")}
+    assert (files.status().modified, files.status().added) == (["a"], ["c"])
+    assert files.restore(force=True) == ["a", "c"]
     assert as_at_head(state, place)

@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Set
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
@@ -110,7 +110,7 @@ class Directory:
         self.index = Index()
         self.left_out: dict[str, str] = {}
         self.refused: dict[str, str] = {}
-        self._loaded: tuple[int, int] | None = None
+        self._loaded: Sign | None = None
         self._root = self._control = self._lock = -1
         self._parents: dict[str, int] = {}
         self._listings: Listings = {}
@@ -118,46 +118,47 @@ class Directory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from moving the files. Raises NotFound if the directory is gone."""
-        opened: list[int] = []
         try:
-            self._open(opened)
-            yield
+            with ExitStack() as opened:
+                opened.callback(self._close_parents)
+                self._open(opened)
+                yield
         except OSError as error:
             self._loaded = None
             raise StorageError(f"the files in {self.path}: {error}; mend that, and call again") from error
         except BaseException:
             self._loaded = None  # what is in memory may be ahead of the files
             raise
-        finally:
-            for fd in [*opened, *self._parents.values()]:
-                os.close(fd)
-            self._parents = {}
 
-    def _open(self, opened: list[int]) -> None:
-        def keep(fd: int) -> int:
-            opened.append(fd)
+    def _close_parents(self) -> None:
+        for fd in self._parents.values():
+            os.close(fd)
+        self._parents = {}
+
+    def _open(self, opened: ExitStack) -> None:
+        def keep(name: str, flags: int, above: int | None = None) -> int:
+            fd = os.open(name, flags, 0o666, dir_fd=above)
+            opened.callback(os.close, fd)
             return fd
 
         try:
-            self._root = keep(os.open(self.path, os.O_RDONLY | os.O_DIRECTORY))
+            self._root = keep(self.path, os.O_RDONLY | os.O_DIRECTORY)
         except (FileNotFoundError, NotADirectoryError):
             raise NotFound(
                 f"there is no directory {self.path}, where the files were", name=self.path
             ) from None
         try:
-            self._control = keep(os.open(CONTROL, OPEN_DIRECTORY, dir_fd=self._root))
+            self._control = keep(CONTROL, OPEN_DIRECTORY, self._root)
         except FileNotFoundError:
             if _exists(FILE_NAME, self._root):
                 raise InvalidInput(
                     f"{self.path} is a store: a workspace needs a directory of its own"
                 ) from None
             os.mkdir(CONTROL, dir_fd=self._root)
-            self._control = keep(os.open(CONTROL, OPEN_DIRECTORY, dir_fd=self._root))
+            self._control = keep(CONTROL, OPEN_DIRECTORY, self._root)
             with suppress(FileExistsError):
                 self._write_new(".gitignore", File(b"*\n"), self._control)
-        self._lock = keep(
-            os.open("lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666, dir_fd=self._control)
-        )
+        self._lock = keep("lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, self._control)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._load()
 
@@ -170,17 +171,16 @@ class Directory:
         except FileNotFoundError:
             self.index, self._loaded = Index(), None
             return
-        if self._loaded != (found.st_mtime_ns, found.st_ino):
+        if self._loaded != (sign := sign_of(found)):
             read = read_file(self._control, "index", found)
             index = None if read is None else Index.decode(read[0].data)
             self.index = index or Index()
-            self._loaded = None if index is None else (found.st_mtime_ns, found.st_ino)
+            self._loaded = None if index is None else sign
 
     def _save(self) -> None:
         self._write_new("index.new", File(self.index.encode()), self._control)
         os.rename("index.new", "index", src_dir_fd=self._control, dst_dir_fd=self._control)
-        found = os.stat("index", dir_fd=self._control, follow_symlinks=False)
-        self._loaded = found.st_mtime_ns, found.st_ino
+        self._loaded = sign_of(os.stat("index", dir_fd=self._control, follow_symlinks=False))
 
     def _now(self) -> int:
         """The time by the clock that dates the files, which is that of a server for some."""
@@ -399,7 +399,8 @@ class Directory:
         """Delete, write all new files beside their places, and then rename them."""
         for path, each in sorted(writes.items(), reverse=True):
             if each.entry is None:
-                self._delete(path, each)
+                with self._refusing(path):
+                    self._delete(path, each)
         entries = {path: each.entry for path, each in writes.items() if each.entry is not None}
         ahead = ItemsAhead([(self.key(path), entry) for path, entry in entries.items()], self.repo.objects)
         for number, (path, entry) in enumerate(entries.items()):
@@ -414,17 +415,17 @@ class Directory:
                 self._put(path, writes[path], f"{ASIDE}{number}", stamp)
 
     @contextmanager
-    def _refusing(self, path: str, aside: str) -> Iterator[None]:
-        """Take an error of this path alone as the reason why it is not written, and leave nothing aside."""
+    def _refusing(self, path: str, aside: str = "") -> Iterator[None]:
+        """Take an error of this path alone as the reason why it stays as it is, and leave nothing aside."""
         try:
             yield
         except OSError as error:
             if error.errno in _NO_ROOM:
                 raise
-            self.refused.setdefault(self.key(path), f"it cannot be written: {error.strerror}")
+            self.refused.setdefault(self.key(path), f"it cannot be changed: {error.strerror}")
             if self.index.holds(path):
                 self.index.set(path, None)  # it is not as in the new tree
-            if (parent := self._parent(split(path)[0])) is not None:
+            if aside and (parent := self._parent(split(path)[0])) is not None:
                 with suppress(OSError):
                     os.unlink(aside, dir_fd=parent)
 

@@ -60,7 +60,7 @@ class Index:
 
     def encode(self) -> bytes:
         """The file."""
-        fields: list[Any] = [_VERSION, _id(self.root), [*map(_id, self.moving)], self.names]
+        fields: list[Any] = [_VERSION, self.root, self.moving, self.names]
         body: bytes = msgpack.packb(fields, unicode_errors="surrogateescape")
         return body + blake3(body).digest(length=_CHECK_BYTES)
 
@@ -90,10 +90,6 @@ def split(path: str) -> tuple[str, str]:
 def sign_of(found: os.stat_result) -> Sign:
     """The sign of a file that was looked at."""
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode
-
-
-def _id(oid: ObjectId | None) -> bytes | None:
-    return None if oid is None else bytes(oid)
 
 
 def _of(data: bytes | None) -> ObjectId | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from vstate.kv.disk.database import FILE_NAME
@@ -60,6 +61,7 @@ def read_file(fd: int, name: str, found: os.stat_result) -> tuple[File, Sign] | 
     return file, sign
 
 
+@dataclass
 class Scan:
     """One look at a directory. Afterwards it has:
 
@@ -72,37 +74,29 @@ class Scan:
     `stamp` is a moment before the scan, by the file system's clock.
     """
 
-    def __init__(
-        self,
-        index: Index,
-        known: Mapping[str, Edit],
-        stamp: int,
-        as_committed: Callable[[str, File], bool],
-        listings: Listings,
-    ) -> None:
-        self.edits: dict[str, Edit] = {}
-        self.left_out: dict[str, str] = {}
-        self.refreshed = 0
-        self._index = index
-        self._known = known
-        self._stamp = stamp
-        self._as_committed = as_committed
-        self._listings = listings
-        self._missed = set(index.names)
-        self._above = {p[: i + 1] for p in index.names for i, c in enumerate(p) if c == "/"}
+    index: Index
+    known: Mapping[str, Edit]
+    stamp: int
+    as_committed: Callable[[str, File], bool]
+    listings: Listings
+    edits: dict[str, Edit] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    refreshed: int = 0
 
     def run(self, fd: int) -> None:
         """Look at the directory that is open as `fd`."""
+        names = self.index.names
+        self._missed = set(names)
+        self._above = {p[: i + 1] for p in names for i, c in enumerate(p) if c == "/"}
         found = os.fstat(fd)
         self._device = found.st_dev
         self._walk(fd, found, "", Rules(), 0)
         for prefix in self._missed:
-            for name in self._index.names[prefix]:
-                self.edits[prefix + name] = GONE
+            self.edits |= {prefix + name: GONE for name in names[prefix]}
 
     def _walk(self, fd: int, directory: os.stat_result, prefix: str, rules: Rules, depth: int) -> None:
         self._missed.discard(prefix)
-        get, look = self._index.names.get(prefix, _NO_NAMES).get, os.stat
+        get, look = self.index.names.get(prefix, _NO_NAMES).get, os.stat
         same, fresh = [], []
         for name in self._listed(fd, directory, prefix):
             sign = get(name)
@@ -119,23 +113,23 @@ class Scan:
                     same.append(name)
                     continue
             fresh.append(name)
-        if fresh or len(same) < len(self._index.names.get(prefix, ())):
+        if fresh or len(same) < len(self.index.names.get(prefix, ())):
             self._look_at(fd, prefix, {*same}, sorted(fresh), rules, depth)
 
     def _listed(self, fd: int, directory: os.stat_result, prefix: str) -> list[str]:
         """The names in a directory; those of an earlier scan, if its mtime says that none came or went."""
         mark = directory.st_mtime_ns, directory.st_ctime_ns, directory.st_ino
-        known, names = self._listings.get(prefix, (None, []))
+        known, names = self.listings.get(prefix, (None, []))
         if known != mark:
             names = os.listdir(fd)
-            self._listings[prefix] = mark if max(mark[:2]) < self._stamp else None, names
+            self.listings[prefix] = mark if max(mark[:2]) < self.stamp else None, names
         return names
 
     def _look_at(
         self, fd: int, prefix: str, here: set[str], fresh: list[str], rules: Rules, depth: int
     ) -> None:
         """Look at the new and changed names of a directory; `here` are the files that are as before."""
-        names = self._index.names.get(prefix, {})
+        names = self.index.names.get(prefix, {})
         for mark, reason in _OTHERS.items() if prefix else ():
             if mark in fresh and (mark != ".git" or prefix not in self._above):
                 self._leave(prefix, reason)
@@ -156,8 +150,7 @@ class Scan:
             except OSError as error:
                 self.left_out[path] = f"it cannot be read: {error.strerror}"
                 here.add(name)  # if it was committed, it stays so
-        for name in names.keys() - here:
-            self.edits[prefix + name] = GONE
+        self.edits |= {prefix + name: GONE for name in names.keys() - here}
         for name, path in directories:
             if path in self._above or not rules.ignores(path):
                 self._enter(fd, name, path, rules, depth + 1)
@@ -177,7 +170,7 @@ class Scan:
         if reason := refusal(to_name(path)):
             self.left_out[path] = reason
             return
-        known = self._known.get(path)
+        known = self.known.get(path)
         if known is not None and known.settled and known.sign == sign_of(found):
             here.add(name)
             self.edits[path] = known
@@ -186,12 +179,12 @@ class Scan:
         if read is None:
             return
         file, sign = read
-        settled = sign[0] < self._stamp
+        settled = sign[0] < self.stamp
         here.add(name)
-        if name in self._index.names.get(path[: -len(name)], ()) and self._as_committed(path, file):
+        if name in self.index.names.get(path[: -len(name)], ()) and self.as_committed(path, file):
             new = sign if settled else None
-            self.refreshed |= self._index.sign(path) != new
-            self._index.set(path, new)
+            self.refreshed |= self.index.sign(path) != new
+            self.index.set(path, new)
             return
         if known is not None and known.file == file:
             file = known.file
