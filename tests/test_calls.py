@@ -30,7 +30,7 @@ LIMITS = {
     "memory": (68, 21),
     "update": (114, 27),
     "read": (39, 13),
-    "step": (154, 31),
+    "step": (151, 29),
     "open": (78, 25),
     "put": (109, 26),
     "put_writes": (98, 26),
@@ -84,7 +84,7 @@ def lines_in(function: CodeType) -> int:
     """The lines of code in its body."""
     source = textwrap.dedent(inspect.getsource(function))
     (made,) = ast.parse(source).body
-    assert isinstance(made, ast.FunctionDef)
+    assert isinstance(made, ast.FunctionDef | ast.AsyncFunctionDef)
     body = made.body[1:] if ast.get_docstring(made) is not None else made.body
     lines = source.splitlines()[body[0].lineno - 1 : body[-1].end_lineno]
     return sum(not line.strip().startswith("#") for line in lines if line.strip())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clock import standing_still
 from errands import Errand, Ledger
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -508,23 +509,40 @@ def test_a_run_has_one_holder(store: KVStore) -> None:
     assert not one.keys
 
 
-@pytest.mark.parametrize("stops", ["before the step", "in the step", "and nothing is done"])
+@pytest.mark.parametrize(
+    "stops", ["before the step", "in the step", "in check=", "before a retry", "and nothing is done"]
+)
 def test_a_holder_that_lost_its_lease_commits_nothing(
     stops: str, store: KVStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process stops, another takes the run over: a step of the first raises LeaseLost."""
     one, two = Shop(store), Shop(store)
+
+    def take_over(*_: object) -> Any:
+        time.sleep(0.4)
+        two.order(check=lambda intent: ABSENT)
+        return ABSENT
+
     with pytest.raises(LeaseLost), one.state.run("order-17", ttl=0.15) as run:
         quote = run.step(one.quote, 5)
         one.state["log"].append("lost")
+        if stops == "in check=":
+            one.fails = [TimeoutError()]
+            with pytest.raises(TimeoutError):
+                run.step(one.charge, quote, once=True)
         with monkeypatch.context() as patched:
             patched.setattr(LeaseKeeper, "_renew", lambda self, row: time.sleep(0.5) or True)
             if stops == "before the step":
-                time.sleep(0.4)
-                two.order()
+                take_over()
                 run.step(one.charge, quote)
             if stops == "in the step":
-                run.step(lambda: (time.sleep(0.4), two.order()), name="slow")
+                run.step(take_over, name="slow")
+            if stops == "in check=":
+                run.step(one.charge, quote, once=True, check=take_over)
+            if stops == "before a retry":
+                patched.setattr(runs.Backoff, "pause", take_over)
+                one.fails = [Declined()]
+                run.step(one.charge, quote, once=True, retries=1, not_done=Declined)
 
             def enter() -> None:
                 one.state["lost"] = 1
@@ -534,7 +552,7 @@ def test_a_holder_that_lost_its_lease_commits_nothing(
 
             run.step(enter)
     assert not one.state.has_uncommitted
-    assert not one.keys
+    assert len(one.keys) == (stops in ("in check=", "before a retry"))
     two.order()
     assert dict(Versioned(store)) == DONE
     assert [step.id for step in read_run(two.state.repo, "order-17")[2]] == ["quote#1", "charge#1"]
@@ -645,9 +663,13 @@ def test_where_a_step_cannot_be() -> None:
             run.step(shop.quote, 1)
         with pytest.raises(InvalidInput):
             work(state=state)
-        state.switch("other", create=True)
-        with pytest.raises(InvalidInput, match="go back"):
-            run.step(shop.quote, 1)
+        state.create_branch("other")
+        for _ in range(2):
+            with pytest.raises(InvalidInput, match="go back"):
+                run.step(lambda: (state.switch("other"), shop.quote(1)), name="leave")
+            assert state.branch == "other"
+            assert state["orders"] == 0
+        assert [step.id for step in run.steps] == ["outer#1"]
         state.switch("main")
     with pytest.raises(InvalidInput, match="not entered"):
         run.resolve("quote#1", 1)
@@ -735,6 +757,34 @@ def test_a_long_run_is_read_in_a_few_calls() -> None:
                     assert run.step(str, x * 10**200) == str(x * 10**200)
         counts.append(len(store.calls) - before)
     assert counts[0] == counts[1] < 20
+
+
+@pytest.mark.parametrize("end", ["arguments", "result"])
+def test_a_record_that_was_erased(end: str) -> None:
+    """The step says so, and its function is not called."""
+    shop = Shop()
+    shop.order()
+    shop.state.repo.erase(f"step/charge#1/{end}", branch="runs/order-17")
+    with pytest.raises(NotFound, match=f"charge#1/{end}' of run 'order-17' is gone.*another run"):
+        shop.order()
+    assert len(shop.keys) == 1
+    assert not shop.state.has_uncommitted
+
+
+def test_a_clock_that_was_ahead() -> None:
+    """A run begins on a commit of the future, and a reset leads behind it: the edits are made once."""
+    shop = Shop()
+    begin = shop.state.head
+    assert begin is not None
+    with standing_still() as clock:
+        clock.pass_(time.time())
+        shop.state["ahead"] = 1
+        shop.state.commit()
+    shop.order()
+    shop.state.reset(begin)
+    for _ in range(2):
+        shop.order()
+        assert shop.state["log"] == ["between"]
 
 
 def test_readable_forms() -> None:

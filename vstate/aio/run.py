@@ -16,7 +16,7 @@ from vstate.aio.workers import in_thread, shielded
 from vstate.errors import InvalidInput
 from vstate.repo.runs import Step
 from vstate.state.base import handle_of
-from vstate.state.run import NESTED, Call, How
+from vstate.state.run import NESTED, How
 from vstate.state.run import Run as SyncRun
 
 _is_in_step: ContextVar[bool] = ContextVar("vstate_step", default=False)
@@ -78,7 +78,7 @@ class Run:
         if _is_in_step.get() or handle_of(self._state.sync).turns.nested:
             raise InvalidInput(NESTED)
         how = How(**{name: options.pop(name) for name in How._fields if name in options})
-        return self._carried_out(self.sync.call_of(function, args, options, how))
+        return self.sync.work(self.sync.call_of(function, args, options, how), self._do)
 
     async def resolve(self, step: str, result: Any) -> Any:
         """Record the result of a step that is open, because its effect was had; the result."""
@@ -91,23 +91,10 @@ class Run:
     async def _in_turn(self, function: Callable[[], Any]) -> Any:
         return await self._state._in_turn(self._state.sync, lambda outermost: function())
 
-    async def _carried_out(self, call: Call) -> Any:
-        """The result of a step whose calls are awaited."""
-        handle, work = self._state.sync._handle, self.sync.work(call)
-        try:
-            is_users, ask = next(work)
-            while True:
-                try:
-                    if is_users:
-                        result = await _called(ask)
-                    else:
-                        result = await self._in_turn(partial(handle.operate, ask))
-                except BaseException as error:
-                    is_users, ask = work.throw(error)
-                else:
-                    is_users, ask = work.send(result)
-        except StopIteration as stop:
-            return stop.value
+    async def _do(self, is_users: bool, function: Callable[[], Any]) -> Any:
+        if is_users:
+            return await _called(function)
+        return await self._in_turn(partial(self._state.sync._handle.operate, function))
 
 
 async def _called(function: Callable[[], Any]) -> Any:

@@ -7,16 +7,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from vstate.readers.stored import Kept, Stored
-from vstate.repo.runs import RECORD, STEP, Step, in_order, step_of
+from vstate.repo.runs import Step, is_record, steps_of
 
 
 def state(stored: Stored) -> Mapping[str, Any]:
     """The steps of a run as `steps`, a row for each, in order; their arguments and results as stored."""
-    rows = dict(stored.entries())
-    records = {key: data for key, data in rows.items() if key.startswith(STEP) and key.endswith(RECORD)}
-    others = {key: Kept(data) for key, data in rows.items() if key not in records}
-    steps = in_order(step_of(key, stored.value(key, data)) for key, data in records.items())
-    return {**others, "steps": [row(step) for step in steps]}
+    rows = [*stored.entries()]
+    others = {key: Kept(data) for key, data in rows if not is_record(key)}
+    return {**others, "steps": [row(step) for step in steps_of(rows, stored.value)]}
 
 
 def row(step: Step) -> dict[str, Any]:

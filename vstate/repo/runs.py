@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple, Self
 
@@ -101,14 +101,19 @@ def read_run(core: Core, id: str) -> tuple[Commit, RunInfo, list[Step]]:
     run = None if commit is None else RunInfo.of(commit)
     if commit is None or run is None:
         raise absent(f"no run {id!r}", id, [each.id for each in list_runs(core)], "run", "vstate runs")
-    rows = tree.scan(core.objects.nodes, commit.root, STEP)
-    records = ((key, data) for key, data in rows if key.endswith(RECORD))
-    return commit, run, in_order(step_of(key, core.inspect(key, data)) for key, data in records)
+    return commit, run, steps_of(tree.scan(core.objects.nodes, commit.root, STEP), core.inspect)
 
 
-def step_of(key: str, record: Any) -> Step:
-    """The step of a key and its value."""
-    return Step(key.removeprefix(STEP).removesuffix(RECORD), *record)
+def steps_of(rows: Iterable[tuple[str, bytes]], read: Callable[[str, bytes], Any]) -> list[Step]:
+    """The steps among the rows of a run's branch, in the order in which they were begun."""
+    return in_order(
+        Step(key[len(STEP) : -len(RECORD)], *read(key, data)) for key, data in rows if is_record(key)
+    )
+
+
+def is_record(key: str) -> bool:
+    """Whether a key of a run's branch has the record of a step."""
+    return key.startswith(STEP) and key.endswith(RECORD)
 
 
 def in_order(steps: Iterable[Step]) -> list[Step]:

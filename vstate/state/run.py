@@ -11,7 +11,7 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -24,6 +24,7 @@ from vstate.errors import (
     EffectUnknown,
     ForkedRunWarning,
     InvalidInput,
+    NotFound,
     RunChanged,
     Unpicklable,
     VStateError,
@@ -51,7 +52,7 @@ from vstate.repo.runs import (
     Step,
     branch_of_run,
     in_order,
-    step_of,
+    steps_of,
 )
 from vstate.state.committing import commit_now
 from vstate.state.handle import Handle
@@ -72,9 +73,9 @@ _FORKED: Final = (
 )
 NESTED: Final = "a step is a transaction of its own: call it outside of transactions, tasks and other steps"
 
-Work = Generator[tuple[bool, Callable[[], Any]], Any, Any]
-"""The calls of one step in order; each yield gets the result. True: a function of the program's. False: one
-that may wait for the store, and runs in the turn of the state."""
+Do = Callable[[bool, Callable[[], Any]], Awaitable[Any]]
+"""Make one call of a step. True: of a function of the program's. False: of one that may wait for the store,
+and runs in the turn of the state."""
 
 
 class Intent(NamedTuple):
@@ -281,7 +282,7 @@ class Run(Uncopied):
             if not turns.take(token):
                 raise InvalidInput(NESTED)
             how = How(key, name, once, retries, check, not_done)
-            return self._carried_out(self.work(self.call_of(function, args, kwargs, how)))
+            return _ended(self.work(self.call_of(function, args, kwargs, how), self._do))
 
     def call_of(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], how: How
@@ -310,10 +311,10 @@ class Run(Uncopied):
             self._last += 1
         return Call(id, title, self._last, function, named, args, kwargs, arguments, how)
 
-    def work(self, call: Call) -> Work:
-        """What the step does, for whatever makes the calls."""
+    async def work(self, call: Call, do: Do) -> Any:
+        """Carry out the step; its result. With an event loop, `do` awaits what it calls."""
         try:
-            return (yield from self._work(call))
+            return await self._work(call, do)
         except BaseException as error:
             if call.how.once and not isinstance(error, call.how.not_done):
                 self._left_open.setdefault(call.title, []).append(call)
@@ -321,40 +322,40 @@ class Run(Uncopied):
         finally:
             self._live.discard(call.id)
 
-    def _work(self, call: Call) -> Work:
-        step: Step | None = yield False, partial(self._find, call)
+    async def _work(self, call: Call, do: Do) -> Any:
+        step: Step | None = await do(False, partial(self._find, call))
         if step is not None and step.status == DONE:
-            return (yield False, partial(self._load, STEP + step.id + RESULT))
+            return await do(False, partial(self._load, STEP + step.id + RESULT))
         if step is not None and step.status == OPEN and call.how.check is not None:
-            found = yield True, partial(call.how.check, self._intent(step))
+            found = await do(True, partial(call.how.check, self._intent(step)))
             if found is not ABSENT:
-                yield False, partial(self._land, call, step, found)
+                await do(False, partial(self._land, call, step, found))
                 return found
             # Under the lease, which another process may have taken while this one asked.
-            yield False, partial(self._put, step._replace(began=time.time()), {})
+            await do(False, partial(self._put, step._replace(began=time.time()), {}))
         if step is None or step.status == FAILED:
             step = _begun(call, step)
             if call.how.once:
-                yield False, partial(self._put, step, {ARGUMENTS: call.arguments})
+                await do(False, partial(self._put, step, {ARGUMENTS: call.arguments}))
         function = partial(call.function, *call.args, **_with_key(call, step))
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         for left in range(call.how.retries, -1, -1):
             step = step._replace(attempts=step.attempts + 1)
-            savepoint = yield False, self._handle.savepoint
+            savepoint = await do(False, self._handle.savepoint)
             try:
-                result = yield True, function
+                result = await do(True, function)
             except BaseException as error:
                 self._undo(savepoint)
                 is_open = call.how.once and not isinstance(error, call.how.not_done)
                 if isinstance(error, Exception):
                     if left and not is_open:
-                        yield True, backoff.pause
-                        yield False, self._lease.check
+                        await do(True, backoff.pause)
+                        await do(False, self._lease.check)
                         continue
-                    yield False, partial(self._fail, call, step, error, OPEN if is_open else FAILED)
+                    await do(False, partial(self._fail, call, step, error, OPEN if is_open else FAILED))
                 raise
             try:
-                yield False, partial(self._land, call, step, result)
+                await do(False, partial(self._land, call, step, result))
             except BaseException as error:
                 self._undo(savepoint)
                 if isinstance(error, VStateError):
@@ -364,27 +365,19 @@ class Run(Uncopied):
             return result
         raise AssertionError("the last attempt returns or raises")
 
-    def _carried_out(self, work: Work) -> Any:
-        """The result of a step whose calls are made here."""
-        try:
-            is_users, call = next(work)
-            while True:
-                try:
-                    result = called("a step", call) if is_users else self._handle.operate(call)
-                except BaseException as error:
-                    is_users, call = work.throw(error)
-                else:
-                    is_users, call = work.send(result)
-        except StopIteration as stop:
-            return stop.value
+    async def _do(self, is_users: bool, function: Callable[[], Any]) -> Any:
+        return called("a step", function) if is_users else self._handle.operate(function)
 
-    def _find(self, call: Call) -> Step | None:
-        """The record of the step, if there is one. The edits before it are dropped if the state has them."""
+    def _require_branch(self) -> None:
         if self._handle.at.branch != self.branch:
             raise InvalidInput(
                 f"run {self.id!r} is on branch {self.branch!r}, and the state on {self._handle.at.branch!r}: "
                 "go back before the next step"
             )
+
+    def _find(self, call: Call) -> Step | None:
+        """The record of the step, if there is one. The edits before it are dropped if the state has them."""
+        self._require_branch()
         if not self._lease.held:
             self._lease.check()  # which raises: another holder may call the function by now
         if not self._is_known:
@@ -395,7 +388,7 @@ class Run(Uncopied):
             self._live.add(call.id)
         if step is None or step.status == FAILED:
             return step
-        recorded = self._rows[STEP + step.id + ARGUMENTS]
+        recorded = self._row(STEP + step.id + ARGUMENTS)
         if step.function != call.named or not self._are_same(call.arguments, recorded):
             then, now = self._intent(step).arguments, (call.args, call.kwargs)
             raise RunChanged(self.id, step.id, recorded=(step.function, *then), now=(call.named, *now))
@@ -457,10 +450,8 @@ class Run(Uncopied):
             short = filter(None, map(OneBlobEntry.find, self._rows.values()))
             bodies = repo.objects.blobs({entry.id: entry.size for entry in short})
             self._reader = Overlay(repo.objects, {oid: Object(BLOB, body) for oid, body in bodies.items()})
-            for key in self._rows:
-                if key.startswith(STEP) and key.endswith(RECORD):
-                    step = step_of(key, self._load(key))
-                    self._steps[step.id] = step
+            steps = steps_of(self._rows.items(), lambda key, _: self._load(key))
+            self._steps = {step.id: step for step in steps}
         self._last = max([self._last, *(step.position for step in self._steps.values())])
         self._is_known = True
 
@@ -476,8 +467,17 @@ class Run(Uncopied):
                     return Mark(**{name: told[name] for name in Mark._fields if name in told})
         return Mark()
 
+    def _row(self, key: str) -> bytes:
+        if key not in self._rows:
+            raise NotFound(
+                f"{key!r} of run {self.id!r} is gone, perhaps erased: begin another run, or give the step "
+                "another key=; both call its function again",
+                name=key,
+            )
+        return self._rows[key]
+
     def _load(self, key: str) -> Any:
-        return self._handle.repo.load(key, self._rows[key], self._reader).value
+        return self._handle.repo.load(key, self._row(key), self._reader).value
 
     def _intent(self, step: Step) -> Intent:
         return Intent(
@@ -556,10 +556,9 @@ class Run(Uncopied):
         """Commit the edits of the state, and the record with them; False if there are no edits."""
         if not self._may_have_edits():
             return False
-        message, guard = (
-            f"{self.id}: {advance.commits[-1].message}",
-            _Together(self._lease, self._handle, advance),
-        )
+        self._require_branch()  # a step's function may have switched
+        message = f"{self.id}: {advance.commits[-1].message}"
+        guard = _Together(self._lease, self._handle, advance)
         told = {name: value for name, value in mark._asdict().items() if value}
         if commit_now(self._handle, message, {INFO: {"id": self.id, **told}}, guard) is None:
             return False
@@ -607,6 +606,15 @@ class _Together:
             ref = HEADS + record.branch
             if self._handle.repo.refs.read(ref) != record.expected:
                 raise self._handle.repo.ref_moved(ref, record.expected)
+
+
+def _ended(work: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine that waits for nothing."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("it waits")
 
 
 def _begun(call: Call, known: Step | None) -> Step:
