@@ -1,4 +1,4 @@
-"""Directories as dicts: what the tests write, and what they find."""
+"""The files of a directory as a dict: `put` writes them, and `found_in` reads them."""
 
 from __future__ import annotations
 

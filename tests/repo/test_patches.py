@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from folders import found_in, put
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from soak import SOAK
@@ -35,29 +36,6 @@ files = st.one_of(
     st.builds(lambda name: File(name.encode(), "link"), st.sampled_from(["a.py", "../x", "é"])),
 )
 directories = st.dictionaries(st.sampled_from(NAMES), files, max_size=6)
-
-
-def write(directory: Path, found: dict[str, File]) -> None:
-    for name, file in found.items():
-        path = directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if file.kind == "link":
-            path.symlink_to(file.data.decode())
-        else:
-            path.write_bytes(file.data)
-            path.chmod(0o755 if file.kind == "executable" else 0o644)
-
-
-def read(directory: Path) -> dict[str, File]:
-    found = {}
-    for path in directory.rglob("*"):
-        name = str(path.relative_to(directory))
-        if path.is_symlink():
-            found[name] = File(os.readlink(path).encode(), "link")
-        elif path.is_file():
-            kind = "executable" if path.stat().st_mode & 0o100 else "file"
-            found[name] = File(path.read_bytes(), kind)
-    return found
 
 
 def apply(directory: Path, patch: bytes, *options: str) -> subprocess.CompletedProcess[bytes]:
@@ -87,11 +65,11 @@ def test_git_apply_makes_the_new_files_of_the_old(
     result = CliRunner().invoke(cli, ["-s", str(root / "store"), "diff", "HEAD~1", "HEAD"])
     assert result.exit_code == 0
     (directory := root / "files").mkdir()
-    write(directory, old)
+    put(directory, old)
     if old != new:
         applied = apply(directory, result.stdout_bytes)
         assert applied.returncode == 0, (applied.stderr, result.stdout_bytes)
-    assert read(directory) == new
+    assert found_in(directory) == new
     shutil.rmtree(root)
 
 
@@ -112,12 +90,12 @@ CHANGES: dict[str, tuple[File | None, File | None]] = {
 
 def test_the_text_of_a_patch_is_gits(tmp_path: Path) -> None:
     """Also where git would take less: the places of no lines, and the tab behind a name with a space."""
-    write(tmp_path, {name: old for name, (old, _) in CHANGES.items() if old})
+    put(tmp_path, {name: old for name, (old, _) in CHANGES.items() if old})
     for words in ("init -q", "add ."):
         subprocess.run(["git", *words.split()], cwd=tmp_path, check=True, capture_output=True)
     for name in CHANGES:
         (tmp_path / name).unlink(missing_ok=True)
-    write(tmp_path, {name: new for name, (_, new) in CHANGES.items() if new})
+    put(tmp_path, {name: new for name, (_, new) in CHANGES.items() if new})
     subprocess.run(["git", "add", "-N", "a b"], cwd=tmp_path, check=True, capture_output=True)
     for name, pair in CHANGES.items():
         sides = [side and (side.data if name == "data" else side.data.decode(), side.kind) for side in pair]
@@ -141,7 +119,7 @@ def test_a_patch_of_many_lines_is_one_that_git_takes(tmp_path: Path) -> None:
     patch = state.diff("HEAD~1", "HEAD").patch("f")
     assert patch is not None
     assert patch.added == patch.removed > 0
-    write(tmp_path, {"f": File(old.encode())})
+    put(tmp_path, {"f": File(old.encode())})
     assert apply(tmp_path, str(patch).encode()).returncode == 0
     assert (tmp_path / "f").read_text() == new
 
@@ -161,7 +139,7 @@ def test_values_that_have_no_patch(tmp_path: Path) -> None:
     assert patch.text.split("\n")[:-1] == [
         "diff --git a/gone b/gone", "deleted file mode 100644", "Binary files a/gone and /dev/null differ"
     ]  # fmt: skip
-    write(tmp_path, {"gone": File(b"\xff")})
+    put(tmp_path, {"gone": File(b"\xff")})
     assert b"cannot apply binary patch" in apply(tmp_path, str(patch).encode()).stderr
     with pytest.raises(InvalidInput, match="too long to show"):
         diff.patch("large")

@@ -31,12 +31,12 @@ _BEHIND: Final = "0"  # the character behind "/"
 class VstateFileSystem(AbstractFileSystem):
     """The Files of a store, for reading: `vstate://files/data.csv?rev=HEAD~3`.
 
-    A path is a key, or `REV:KEY`: `vstate://HEAD~3:files/data.csv` is the URL above. Keys that begin with
+    A path is a key, or `REV:KEY`: `vstate://HEAD~3:files/data.csv` names the same file. Keys that begin with
     `a/` are in the directory `a`. `rev` is the revision of paths that name none; a branch is resolved at each
-    call. `store` is a path, a URL or a KVStore; by default the variable VSTATE_STORE names it, or else it is
-    `.vstate` in the current directory. A part of a file is read from the chunks that hold it. Links are
-    followed inside the store. Nothing is unpickled: keys with other values are no files. A write raises
-    OSError.
+    call. `store` is a path, a URL or a KVStore. Without `store`, the variable VSTATE_STORE names the store,
+    or else the store is `.vstate` in the current directory. To read a part of a file, only the chunks that
+    hold this part are read. Links are followed inside the store. Nothing is unpickled: keys with other values
+    are no files. A write raises OSError.
     """
 
     protocol = "vstate"
@@ -54,8 +54,9 @@ class VstateFileSystem(AbstractFileSystem):
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(each) for each in path]
-        key, mark, rev = super()._strip_protocol(path).rpartition("?rev=")
-        return f"{rev}:{key.rstrip('/')}" if mark else rev
+        path = super()._strip_protocol(path)
+        key, mark, rev = path.rpartition("?rev=")
+        return f"{rev}:{key.rstrip('/')}" if mark else path
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         """The files and directories in a directory, or the file of this path; FileNotFoundError."""

@@ -36,8 +36,9 @@ _MOST_DETAILS_OF_ONE_KEY = 1000
     ],
     json="{old, new, changes: [{key, kind, old, new, details: [{path, kind, old, new, note}]}]}. The "
     "outer old and new are ids of commits, old null before the first commit; those of a change are {type, "
-    "size} with the size in bytes, or null. A File has lines, {added, removed}, and its patch as a text. "
-    "With --stat, details and patch are absent; if a value cannot be read, error stands in their place.",
+    "size} with the size in bytes, or null. The change of a File also has lines, {added, removed}, and "
+    "patch, a text. With --stat, details and patch are absent; if a value cannot be read, error stands in "
+    "their place.",
 )
 @click.argument("args", nargs=-1, metavar="[A] [B] [KEY]... [PATH]", type=REV_OR_KEY)
 @click.option(
@@ -50,7 +51,7 @@ _MOST_DETAILS_OF_ONE_KEY = 1000
 @click.option(
     "--stat",
     is_flag=True,
-    help="Show only the keys with types and sizes, the lines of Files, and the counts.",
+    help="Show only the keys with types and sizes, how many lines of Files changed, and the totals.",
 )
 def diff(session: Session, args: tuple[str, ...], named: tuple[str, ...], stat: bool) -> None:
     """Show the changes from revision A to revision B; with KEY, only those of these keys.
@@ -64,8 +65,9 @@ def diff(session: Session, args: tuple[str, ...], named: tuple[str, ...], stat: 
     A text is compared by line and word, bytes by offset, an array by ranges of elements, and a frame of
     pandas or pyarrow by column and row: price[3] is the cell of the column price in the row labelled 3.
 
-    The change of a File is a patch in the form of git. In a file or a pipe it is exact: `git apply` takes it,
-    and passes over the changes of other keys. Of a file that is no UTF-8 text, it only says that it differs.
+    The change of a File is a patch in the form of git. In a file or a pipe the patch is exact: `git apply`
+    takes the patches of all Files, and ignores the changes of other keys. If a File is no UTF-8 text, its
+    patch only says that the two versions differ.
     """
     revisions, wanted = _sort(session, args)
     wanted += named

@@ -61,7 +61,10 @@ _MOST_ITEMS = 2_000_000  # numbers and texts in the lists and arrays of a value 
     'in lists and arrays. {"$more": n}, or omitted for an array, counts the parts left out.',
 )
 @click.option(
-    "-o", "--output", metavar="FILE", help="Write the bytes of a File, a text or bytes; - for a pipe."
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Write the bytes of a File, a str or bytes to FILE; - is standard output.",
 )
 def show(session: Session, words: tuple[str, ...], limit: int | None, output: str | None) -> None:
     """Show a commit, or the value of a key.
@@ -73,8 +76,8 @@ def show(session: Session, words: tuple[str, ...], limit: int | None, output: st
     A KEY that has keys below it, such as the name of a Conversation, shows these keys.
 
     A frame of pandas or pyarrow is a table, an array has its dtype, shape and range, and a list of messages
-    is a conversation. Their parts have paths, such as price[3] for a cell. A File is its text or bytes; a
-    terminal also shows its kind, and the target of a link.
+    is a conversation. Their parts have paths, such as price[3] for a cell. A File is shown as its text or
+    bytes; a terminal also shows the kind of the File, and the target of a link.
     """
     commit, key, path = session.place(words)
     if key is not None:
