@@ -137,7 +137,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
 
 def run(connection: Connection, steps: Steps, *, prepare: bool = False) -> list[Rows]:
-    """Send the statements all at once, and wait for the rows of each. Raises the first error.
+    """Send the statements all at once, and wait for the rows of each. Raises the first error of the server.
 
     With `prepare`, the server plans a statement that has parameters once for a connection of the store's own.
 
@@ -189,7 +189,7 @@ _NULL: Final = pack("!i", -1)
 
 
 def _results(pgconn: pq.abc.PGconn, syncs: int) -> Generator[Any, Any, list[pq.abc.PGresult]]:
-    """The results of all statements but those that prepare others."""
+    """The results of all statements up to the last of so many syncs."""
     yield from generators.send(pgconn)
     found: list[pq.abc.PGresult] = []
     while syncs:
