@@ -478,7 +478,7 @@ class EffectUnknown(VStateError):
             f"step {step!r} of run {run!r} was begun at {time:%Y-%m-%d %H:%M:%S} UTC, and nobody knows "
             f"whether it was done: {reason or 'it did not end'}. Find out, by its idempotency key {key}, "
             f"enter the run again, and call run.resolve({step!r}, RESULT) if it was done, or "
-            f"run.retry({step!r}) if it was not; or give the step a function that finds out, check="
+            f"run.retry({step!r}) if it was not; or give the step check=, a function that finds out"
         )
         self.run = run
         self.step = step
@@ -489,7 +489,7 @@ class EffectUnknown(VStateError):
 
 
 class RunChanged(VStateError):
-    """A step has a record of another call, so it does not get the result of that.
+    """The record of a step is of another call, so the step does not return its result.
 
     `recorded` and `now` are (function, args, kwargs) of both calls; functions are named.
     """

@@ -101,9 +101,9 @@ async def _called(function: Callable[[], Any]) -> Any:
     """The result of a function of the program's. One that is no coroutine function runs in a thread."""
     token = _is_in_step.set(True)
     try:
-        if not inspect.iscoroutinefunction(function):
-            result = await in_thread(partial(contextvars.copy_context().run, function))
-            return await result if isinstance(result, Awaitable) else result
-        return await function()
+        if inspect.iscoroutinefunction(function):
+            return await function()
+        result = await in_thread(partial(contextvars.copy_context().run, function))
+        return await result if isinstance(result, Awaitable) else result
     finally:
         _is_in_step.reset(token)

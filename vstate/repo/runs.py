@@ -22,7 +22,7 @@ ARGUMENTS: Final = "/arguments"
 RESULT: Final = "/result"
 
 INFO: Final = "run"
-"""In the info of a commit: of a run's branch, the run; of a branch that it edits, how far the edits are."""
+"""In the info of a commit: on a run's branch, the run; on the state's branch, which edits of it are there."""
 
 DONE: Final = "done"
 FAILED: Final = "failed"

@@ -1,7 +1,7 @@
 """Run: steps that are done once, however often the program that calls them begins anew.
 
-The records of a run are commits of a branch of its own. So what moves the branch of the state leaves them
-where they are. The record of a step and the edits of the state land in one transaction.
+The records of a run are commits of a branch of its own, so a move of the state's branch does not touch them.
+The record of a step and the edits of the state land in one transaction.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from vstate.errors import (
 from vstate.forks import Uncopied
 from vstate.objects import tree
 from vstate.objects.commit import Commit, microseconds
-from vstate.objects.ids import BLOB, NewObjects, Object
+from vstate.objects.ids import BLOB, Object
 from vstate.readers.stored import marks
 from vstate.repo.core import Advance
 from vstate.repo.names.refs import HEADS, reflog_action
 from vstate.repo.objects import Overlay
+from vstate.repo.repository import Repository
 from vstate.repo.runs import (
     ARGUMENTS,
     DONE,
@@ -99,7 +100,7 @@ class How(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of a step. `arguments` are those of before the call, which may change them."""
+    """A call of a step. `arguments` is a copy, for the function may change its arguments."""
 
     id: str
     title: str
@@ -113,10 +114,10 @@ class Call(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """How far a commit of the state has the edits of a run: of all steps up to this position.
+    """The edits of a run that a commit of the state has: those before and in the steps up to a position.
 
-    And of those that were `flying` when the commit was made: they had begun, and had no record yet. `ended`:
-    also of what follows the last step.
+    It also has the edits before the steps in `flying`, which had begun by then and had no record yet. With
+    `ended`, it has the edits after the last step too.
     """
 
     reached: int = 0
@@ -145,6 +146,7 @@ class Run(Uncopied):
         self._lease = self._lease_of(RUNS + name)
         self._is_entered = self._is_inside = False
         self._left_open: dict[str, list[Call]] = {}
+        """By the names of their steps: the calls of this entry with `once` that raised."""
         self._counts: Counter[str] = Counter()
         self._called: set[str] = set()
         """The ids of the steps that this entry has called, and in `_flying` of those without a record."""
@@ -214,7 +216,7 @@ class Run(Uncopied):
         self._lease.stop_waiting()
 
     def _find_id(self) -> str:
-        """The name, and with the branch if the run of that name is one of another branch."""
+        """The name; with the branch after it if another branch has the run of that name."""
         id = self.name
         while (newest := self._handle.repo.newest(branch_of_run(id))) and _run_of(newest).branch != self._of:
             id = f"{id}@{self._of}"
@@ -287,7 +289,7 @@ class Run(Uncopied):
     def call_of(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], how: How
     ) -> Call:
-        """The next step of the run; once more one that was left open, with these arguments."""
+        """The next step of the run, or again the step of the same arguments that was left open."""
         check_flag("once", how.once)
         check_count("retries", how.retries, 0)
         if not how.once and (how.check is not None or how.not_done):
@@ -331,8 +333,7 @@ class Run(Uncopied):
             if found is not ABSENT:
                 await do(False, partial(self._land, call, step, found))
                 return found
-            # Under the lease, which another process may have taken while this one asked.
-            await do(False, partial(self._put, step._replace(began=time.time()), {}))
+            await do(False, self._lease.check)  # another process may have taken it over meanwhile
         if step is None or step.status == FAILED:
             step = _begun(call, step)
             if call.how.once:
@@ -524,27 +525,24 @@ class Run(Uncopied):
         repo, before = self._handle.repo, self._commit
         if before is None:
             values = {**values, **{key: encode_value(name) for key, name in marks("run").items()}}
-        entries: dict[str, bytes | None] = {}
-        objects: NewObjects = {}
-        for key, value in values.items():
-            entries[key] = value.entry
-            objects.update(value.objects)
-        root = None if before is None else before.root
-        root, made, nodes = tree.update(repo.objects.node, root, entries)
+        rows = {key: value.entry for key, value in values.items()}
+        root, expected = (None, None) if before is None else (before.root, before.oid)
+        root, objects, nodes = tree.update(repo.objects.node, root, rows)
+        for value in values.values():
+            objects |= value.objects
         parents = () if before is None else (before,)
         commit = repo.build_commit(root, parents, message=message, info={INFO: info.stored()})
-        branch, expected = self._records, None if before is None else before.oid
         line = reflog_action("run", commit)
-        advance = Advance(branch, (commit,), objects | made, tuple(nodes), expected, line)
+        advance = Advance(self._records, (commit,), objects, tuple(nodes), expected, line)
         try:
             landed = mark is not None and self._commit_edits(advance, mark)
             if not landed and not repo.publish_all([advance], guard=self._lease):
-                raise repo.ref_moved(HEADS + branch, expected)
+                raise repo.ref_moved(HEADS + self._records, expected)
         except BaseException:
             self._is_known = False
             raise
         self._commit, self._info = commit, info
-        self._rows |= {key: value.entry for key, value in values.items()}
+        self._rows |= rows
 
     # The edits of the state
 
@@ -558,7 +556,7 @@ class Run(Uncopied):
             return False
         self._require_branch()  # a step's function may have switched
         message = f"{self.id}: {advance.commits[-1].message}"
-        guard = _Together(self._lease, self._handle, advance)
+        guard = _Together(self._lease, self._handle.repo, advance)
         told = {name: value for name, value in mark._asdict().items() if value}
         if commit_now(self._handle, message, {INFO: {"id": self.id, **told}}, guard) is None:
             return False
@@ -594,18 +592,18 @@ class Run(Uncopied):
 class _Together:
     """The guard of a commit of the state: the lease, and the record of a step that lands with the commit."""
 
-    def __init__(self, lease: Lease, handle: Handle, record: Advance) -> None:
+    def __init__(self, lease: Lease, repo: Repository, record: Advance) -> None:
         self.rows = lease.rows
         self.along = (record,)
         self._lease = lease
-        self._handle = handle
+        self._repo = repo
 
     def check(self) -> None:
         self._lease.check()
-        for record in self.along:
-            ref = HEADS + record.branch
-            if self._handle.repo.refs.read(ref) != record.expected:
-                raise self._handle.repo.ref_moved(ref, record.expected)
+        (record,) = self.along
+        ref = HEADS + record.branch
+        if self._repo.refs.read(ref) != record.expected:
+            raise self._repo.ref_moved(ref, record.expected)
 
 
 def _ended(work: Coroutine[Any, Any, Any]) -> Any:

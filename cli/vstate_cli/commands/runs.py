@@ -66,15 +66,9 @@ def _run_lines(session: Session, found: list[RunInfo]) -> Iterator[Line]:
     for run in found:
         standing = ("ended", "dim") if run.ended else ("not ended", "yellow")
         opened: Line = [("  open: " + ", ".join(map(safe, run.open)), _STYLES[OPEN])] if run.open else []
-        of = f"  {counted(run.steps, 'step')}  on {safe(run.branch)}  "
-        yield [
-            (padded(safe(run.id), width), "bold"),
-            "  ",
-            session.out.moment(run.time),
-            of,
-            standing,
-            *opened,
-        ]
+        id = (padded(safe(run.id), width), "bold")
+        about = f"  {session.out.moment(run.time)}  {counted(run.steps, 'step')}  on {safe(run.branch)}  "
+        yield [id, about, standing, *opened]
 
 
 def _step_lines(session: Session, steps: list[Step], results: list[str | None]) -> Iterator[Line]:
@@ -84,17 +78,10 @@ def _step_lines(session: Session, steps: list[Step], results: list[str | None]) 
         took = "" if step.ended is None else duration(step.ended - step.began)
         more = [f"{step.attempts} attempts"] * (step.attempts > 1) + [step.key] * (step.status == OPEN)
         told = "  ".join(filter(None, [safe(result or step.error), *more]))
-        line = f"  {padded(took, 7)}  "
-        room = session.out.fit(told, width + len(began) + 24)
-        yield [
-            (began, "dim"),
-            "  ",
-            padded(safe(step.id), width),
-            "  ",
-            (f"{step.status:6}", _STYLES.get(step.status, "")),
-            line,
-            room,
-        ]
+        id = f"  {padded(safe(step.id), width)}  "
+        status = (f"{step.status:6}", _STYLES.get(step.status, ""))
+        told = session.out.fit(told, width + len(began) + 24)
+        yield [(began, "dim"), id, status, f"  {padded(took, 7)}  ", told]
 
 
 def _result(session: Session, commit: Commit, step: Step) -> str | None:
