@@ -360,6 +360,20 @@ def test_a_failure_undoes_the_edits_and_is_recorded(monkeypatch: pytest.MonkeyPa
     assert dict(state) == {"n": 1, "before": 1}
 
 
+def test_a_failure_that_cannot_be_recorded() -> None:
+    """The caller gets the failure all the same, with a note of what the store said."""
+    store = Faulty(Memory())
+
+    def work() -> None:
+        store.fail_at = len(store.calls) + 1
+        raise Declined
+
+    with Versioned(store) as state, state.run("r") as run:
+        with pytest.raises(Declined) as raised:
+            run.step(work)
+        assert "recorded that step work#1 failed" in raised.value.__notes__[0]
+
+
 def test_results_and_arguments_that_cannot_be_stored() -> None:
     """Arguments that no pickle takes call nothing; such a result undoes the edits, and is called again."""
     shop = Shop()
@@ -376,6 +390,8 @@ def test_results_and_arguments_that_cannot_be_stored() -> None:
         with pytest.raises(TypeError, match="plain function"):
             run.step(later, once=True)
         assert not run.steps
+        with pytest.raises(TypeError, match="idempotency_key"):  # which a step gets with once=True alone
+            run.step(shop.charge, {"amount": 1})
 
 
 def test_arguments_that_the_function_changes() -> None:

@@ -128,6 +128,20 @@ def test_nothing_of_a_stranger_is_unpickled_or_built_upon(
         assert state.has_uncommitted
 
 
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_the_run_of_a_stranger_is_not_entered(stranger: str, key: SigningKey) -> None:
+    """Its records are on a branch of the name that the run has: none is unpickled."""
+    store = Memory()
+    signed(key, store)
+    with STRANGERS[stranger](store).run("r", of="main") as run:
+        run.step(Loud)
+    ran.clear()
+    state = Versioned(store, trust=[key.public], sign=key, branch="main")
+    with pytest.raises(UntrustedCommit), state.run("r") as run:
+        run.step(Loud)
+    assert ran == []
+
+
 def test_who_trusts_and_does_not_sign_cannot_commit(key: SigningKey) -> None:
     """Its commit would be one that it does not trust itself."""
     store = Memory()
