@@ -36,6 +36,12 @@ def branch_of(row: WorkspaceRow, head: Head) -> str | None:
     return head.branch if row.follows_head else row.branch or None
 
 
+def at_head(repo: Repository, rows: list[WorkspaceRow]) -> list[WorkspaceRow]:
+    """Those of the workspaces whose files are here, and of HEAD's branch."""
+    head = repo.refs.head()
+    return [row for row in rows if is_here(row) and branch_of(row, head) == head.branch]
+
+
 def root_of(repo: Repository, row: WorkspaceRow, head: Head) -> ObjectId | None:
     """The tree whose files belong into a workspace."""
     branch = branch_of(row, head)
@@ -50,11 +56,8 @@ def moving_files(repo: Repository, out: Output, operation: str) -> Iterator[None
     Raises UncommittedChanges, before anything moves, if one of them was edited.
     """
     head = repo.refs.head()
-    directories = [
-        (row, open_directory(repo, row, out))
-        for row in workspaces(repo.store)
-        if is_here(row) and branch_of(row, head) == head.branch
-    ]
+    rows = at_head(repo, workspaces(repo.store))
+    directories = [(row, open_directory(repo, row, out)) for row in rows]
     for row, directory in directories:
         with directory.locked():
             directory.move(root_of(repo, row, head), operation=operation, advice=_ADVICE)

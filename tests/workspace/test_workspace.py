@@ -444,7 +444,7 @@ def test_status_says_what_is_left_out(store: Memory, place: Path) -> None:
         "in/": "another workspace", "st/": "a vstate store", "sub/": "a git repository",
     }  # fmt: skip
     state.commit("one")
-    put(place, {"d/.gitignore": b"keep.o\n", "d/keep.o": b"tracked"})
+    put(place, {"d/.gitignore": b"keep.o\n", "d/keep.o": b"tracked", "d/.git/HEAD": b"git init"})
     assert files.status().modified == ["d/.gitignore", "d/keep.o"]
 
 
@@ -545,6 +545,8 @@ def test_restore_brings_files_of_any_commit(with_history: tuple[Versioned, Works
         files.restore("a")
     assert files.restore("a", force=True) == ["a"]
     put(place, {"d": None})
+    with pytest.raises(UncommittedChanges, match="files/d"):
+        files.restore("d")
     files.restore("d", force=True)
     assert files.restore(rev="HEAD~2") == ["a", "b", "c", "d", "d/e/f", "gone", "x"]
     assert found_in(place) == dict(files.at("HEAD~2"))
@@ -755,6 +757,28 @@ def test_restore_overwrites_no_edit_that_came_after_its_scan(
     monkeypatch.undo()
     files.restore(rev="HEAD~1", force=True)
     assert found_in(place)[name] == File(b"1")
+
+
+def test_an_edit_between_the_look_of_a_move_and_its_writes_stays(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that somebody writes just before the move writes or deletes it is an edit."""
+    state = Versioned(Memory())
+    files = Workspace(state, place)
+    for name in ("a", "new"):
+        put(place, {"a": name.encode(), name: name.encode()})
+        state.commit(name)
+    edits, write = {"a": File(b"edit"), "new": File(b"edit")}, Directory.write
+
+    def edit_and_write(*arguments: Any) -> None:
+        put(place, edits)
+        write(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Directory, "write", edit_and_write)
+        state.undo()
+    assert found_in(place) == edits
+    assert (files.status().modified, files.status().added) == (["a"], ["new"])
 
 
 def test_a_file_that_cannot_be_changed_is_an_edit(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

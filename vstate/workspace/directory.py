@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound, StorageError, UncommittedChanges
 from vstate.kv.disk.database import FILE_NAME
@@ -37,7 +37,7 @@ except ImportError:  # Windows, where no Workspace opens
 _MOST_OPEN = 100  # directories
 _MOST_READ_AGAIN = 100  # files
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
-_NO_TREES: Mapping[ObjectId | None, Set[str]] = MappingProxyType({})
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 _Entries = dict[str, bytes | None]
@@ -123,11 +123,10 @@ class Directory:
                 opened.callback(self._close_parents)
                 self._open(opened)
                 yield
-        except OSError as error:
-            self._loaded = None
-            raise StorageError(f"the files in {self.path}: {error}; mend that, and call again") from error
-        except BaseException:
+        except BaseException as error:
             self._loaded = None  # what is in memory may be ahead of the files
+            if isinstance(error, OSError):
+                raise StorageError(f"the files in {self.path}: {error}; mend that, and call again") from error
             raise
 
     def _close_parents(self) -> None:
@@ -147,15 +146,12 @@ class Directory:
             raise NotFound(
                 f"there is no directory {self.path}, where the files were", name=self.path
             ) from None
-        try:
-            self._control = keep(CONTROL, OPEN_DIRECTORY, self._root)
-        except FileNotFoundError:
+        if is_new := not _exists(CONTROL, self._root):
             if _exists(FILE_NAME, self._root):
-                raise InvalidInput(
-                    f"{self.path} is a store: a workspace needs a directory of its own"
-                ) from None
+                raise InvalidInput(f"{self.path} is a store: a workspace needs a directory of its own")
             os.mkdir(CONTROL, dir_fd=self._root)
-            self._control = keep(CONTROL, OPEN_DIRECTORY, self._root)
+        self._control = keep(CONTROL, OPEN_DIRECTORY, self._root)
+        if is_new:
             with suppress(FileExistsError):
                 self._write_new(".gitignore", File(b"*\n"), self._control)
         self._lock = keep("lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, self._control)
@@ -216,9 +212,9 @@ class Directory:
     def move(
         self,
         root: ObjectId | None,
-        via: Mapping[ObjectId | None, Set[str]] = _NO_TREES,
+        via: Mapping[ObjectId | None, Set[str]] = _NOTHING,
         *,
-        taken: Mapping[str, Sign | None] | None = None,
+        taken: Mapping[str, Sign | None] = _NOTHING,
         operation: str = "",
         advice: str = "open it with force=True to throw them away, or move these files elsewhere first",
         force: bool = False,
@@ -232,7 +228,6 @@ class Directory:
         """
         index = self.index
         is_first = self._loaded is None
-        taken = taken or {}
         new, olds = self._changes(root, [index.root, *index.moving], via, set(map(self.key, taken)))
         writes, seen, edited = self._find(root, new, olds, force)
         if edited and operation and not is_first:
@@ -242,7 +237,9 @@ class Directory:
             self._save()
             self.write(writes)
         # Until here the index on the disk has the signs of its own tree alone.
-        for path, (has, sign) in [*seen.items(), *((path, (True, sign)) for path, sign in taken.items())]:
+        for path, sign in taken.items():
+            index.set(path, sign)
+        for path, (has, sign) in seen.items():
             if has:
                 index.set(path, sign)
             else:

@@ -12,14 +12,13 @@ import click
 
 from vstate.errors import InvalidInput, NotFound
 from vstate.plural import counted
-from vstate.repo.names.refs import Head
 from vstate.repo.rules.workspaces import WorkspaceRow, workspaces
-from vstate.workspace.directory import Directory, Status
+from vstate.workspace.directory import Directory
 from vstate.workspace.paths import CONTROL, to_name
 from vstate_cli.output import Document, Line, safe
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import REV
-from vstate_cli.workspaces import branch_of, is_here, open_directory, root_of
+from vstate_cli.workspaces import at_head, branch_of, is_here, open_directory, root_of
 
 _PREFIX = "files/"
 
@@ -88,17 +87,12 @@ def _show(session: Session, directory: str | None) -> None:
         found.append({"host": row.host, "directory": _text(row.directory()), "prefix": row.prefix})
         found[-1] |= {"branch": branch, "here": is_here(row)}
         if is_here(row):
-            status = _status(session, row, head)
+            place = open_directory(repo, row, session.out)
+            with place.locked():
+                status = place.status(root_of(repo, row, head), place.scan({})).as_text()
             found[-1] |= dataclasses.asdict(status)
             lines += ([f"  {safe(line)}"] for line in str(status).splitlines())
     session.answer(found, lines or [["no directory goes with this store: open a Workspace in Python"]])
-
-
-def _status(session: Session, row: WorkspaceRow, head: Head) -> Status:
-    directory = open_directory(session.repo, row, session.out)
-    root = root_of(session.repo, row, head)
-    with directory.locked():
-        return directory.status(root, directory.scan({})).as_text()
 
 
 def _restore(session: Session, rev: str, paths: tuple[str, ...], force: bool, directory: str | None) -> None:
@@ -107,7 +101,7 @@ def _restore(session: Session, rev: str, paths: tuple[str, ...], force: bool, di
         ordered = shlex.join(["vstate", "files", "restore", "HEAD", rev, *paths])
         raise NotFound(f"no revision {rev!r}", candidates=[ordered])
     head, source = repo.refs.head(), repo.resolve(rev)
-    rows = [row for row in _rows(session, directory) if is_here(row) and branch_of(row, head) == head.branch]
+    rows = at_head(repo, _rows(session, directory))
     if len(rows) != 1:
         raise NotFound(
             f"there are {len(rows)} directories here with the files of HEAD's branch; `vstate files` lists "
