@@ -190,9 +190,9 @@ class Diverged(Conflict):
     ) -> None:
         if erased_in is not None:
             message = (
-                f"{ref or 'the history'} has commit {_short(ours)}, which `erase` has replaced by "
-                f"{_short(theirs)} in {erased_in}, and what was erased stays erased; erase it in the other "
-                "store too, or delete the branch there and push the new history to it"
+                f"{ref or 'the history'} has commit {_short(ours)}, which `erase` replaced by "
+                f"{_short(theirs)} in {erased_in}, and an old commit never comes back; erase the same keys "
+                "in the other store, or delete the branch there and push the new history to it"
             )
         elif fetched is not None:
             history = "has no history in common with"

@@ -1,4 +1,4 @@
-"""`vstate erase`: it says what goes, asks, and then it is gone."""
+"""`vstate erase` prints the keys and commits to erase, asks, and erases."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def has_marker(place: Path) -> bool:
 
 
 def test_a_dry_run_says_what_goes(vstate: Any, place: Path) -> None:
-    """It names versions, bytes, commits and refs, and who keeps the old commits, and changes nothing."""
+    """A dry run prints versions, bytes, commits, refs and who keeps the old commits, and changes nothing."""
     said = vstate("erase", "users/ann", "--dry-run")
     assert "would erase 3 versions" in said
     assert "would make 4 commits anew, and move heads/main" in said
-    assert "still held by other: name these too, or take all branches" in said
-    assert "not reached: clones" in said
+    assert "still in other: name these branches too, or erase from all branches" in said
+    assert "not erased: the copies in clones" in said
     assert has_marker(place)
     assert "no commit has anything of this to erase" in vstate("erase", "nothing", "--dry-run")
 
 
 def test_it_refuses_without_yes(vstate: Any, place: Path) -> None:
-    """Without a terminal it takes --yes; with options that do not go together it says so."""
+    """Without a terminal the command needs --yes. It refuses options that exclude each other."""
     for arguments, said in ((["users/ann"], "give --yes"), (["--yes"], "Name the keys")):
         result = vstate.run("erase", *arguments)
         assert result.exit_code == 2
@@ -68,12 +68,12 @@ def test_it_refuses_without_yes(vstate: Any, place: Path) -> None:
 
 
 def test_it_erases(vstate: Any, place: Path) -> None:
-    """With --yes the key and its events are gone from all branches, and from the file."""
+    """With --yes the command removes the key and its events from all branches, and from the file."""
     old = vstate("log", "--oneline", "-n", "1").split()[0]
     said = vstate("erase", "users/ann", "--all-branches", "--events", "--yes")
     assert "erased 3 versions" in said
     assert "erased 1 event" in said
-    assert said.rstrip().endswith("nothing is left")
+    assert said.rstrip().endswith("found none")
     assert not has_marker(place)
     assert "users/ann" not in vstate("ls")
     assert old not in vstate("log", "--oneline")
@@ -82,7 +82,7 @@ def test_it_erases(vstate: Any, place: Path) -> None:
 
 
 def test_parts_conditions_and_branches(vstate: Any) -> None:
-    """A part at a path, values that fit a condition, one branch of several; a class is refused."""
+    """A part, the values of a condition, one branch of two: each alone is erased. A class is refused."""
     done = vstate.json("erase", "users/ann", "--path", "name", "--branch", "other", "--yes")
     assert (done["versions"], done["kept_by"]) == (3, ["main"])
     assert vstate.json("show", "other", "users/ann")["value"] == {"n": 2}
@@ -93,7 +93,7 @@ def test_parts_conditions_and_branches(vstate: Any) -> None:
 
 
 def test_signed_again(vstate: Any, place: Path, tmp_path: Path) -> None:
-    """--sign signs what was signed before; verify tells."""
+    """With --sign the new commits are signed where the old ones were; without it they are unsigned."""
     key = SigningKey.generate()
     key.save(tmp_path / "key.pem")
     with Disk(place) as disk:
@@ -110,7 +110,7 @@ def test_signed_again(vstate: Any, place: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("word", ["erase", "yes"])
 def test_a_person_confirms(place: Path, word: str) -> None:
-    """On a terminal it shows what goes, and goes on only after the word."""
+    """At a terminal the command prints the plan, and erases only after the person typed the word."""
     pty = pytest.importorskip("pty")
     ours, theirs = pty.openpty()
     command = [

@@ -309,14 +309,13 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         """
 
     def scrub(self, keys: Sequence[str]) -> tuple[str, list[str]]:
-        """Leave no byte of rows that were deleted in the store's own files, and look there for these keys of
-        objects. The name of what was looked at, and a sentence for each find.
+        """Remove the bytes of deleted rows from the store's own files, and search these for keys of objects.
 
-        Others wait meanwhile. A store without files of its own looks whether it has the keys, as in this
-        default.
+        Returns the name of the files or the store, and a sentence for each find. Other calls wait meanwhile.
+        This default, for a store without files of its own, looks whether the store has the keys.
         """
         there = self.present(keys)
-        return self.location, [f"{counted(len(there), 'erased object')} there still"] if there else []
+        return self.location, [f"the store still has {counted(len(there), 'object')}"] if there else []
 
     @property
     def location(self) -> str:

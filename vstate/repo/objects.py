@@ -42,7 +42,7 @@ TRASH = "trash/"
 then the stored form. An object that proves reachable after all is read from here."""
 
 REPLACED = "replaced/"
-"""Rows with the commits that `erase` made anew, and the new ones. The key ends with a hash."""
+"""Rows that lead from old commits to the commits that `erase` made of them. The key ends with a hash."""
 
 MAX_OBJECT_BYTES = 64 * 1024 * 1024
 """The longest object before compression. A stored object that claims to be longer is refused."""
@@ -103,7 +103,7 @@ def in_trash(stored: bytes) -> bytes:
 
 
 def replaced_rows(new: Mapping[ObjectId, ObjectId]) -> dict[str, bytes]:
-    """The rows that lead from commits to the new ones."""
+    """The rows that lead from old commits to the new ones."""
     rows = [encode_checked([*zip(*pairs, strict=True)]) for pairs in batches(sorted(new.items()), _PAIRS)]
     return {REPLACED + blake3(row).hexdigest(length=8): row for row in rows}
 
@@ -339,7 +339,7 @@ class Objects:
                 yield oid
 
     def replaced(self) -> dict[ObjectId, ObjectId]:
-        """The commits that `erase` has made anew, with the new ones."""
+        """The commits that `erase` made, by the old ones."""
         found: dict[ObjectId, ObjectId] = {}
         for key, row in self.store.items(REPLACED):
             try:
@@ -349,7 +349,7 @@ class Objects:
         return found
 
     def replacements(self, prefix: str) -> set[ObjectId]:
-        """The commits in the place of those that began with these hex digits before `erase`."""
+        """The commits that `erase` made of those whose ids began with these hex digits."""
         replaced, found = self.replaced(), set[ObjectId]()
         for old in replaced:
             if old.hex().startswith(prefix):

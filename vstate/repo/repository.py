@@ -466,22 +466,22 @@ class Repository(Core):
     ) -> EraseReport:
         """Remove keys from every commit of branches, by default HEAD's, so that no byte of them stays.
 
-        A key that ends in `*` stands for all keys that begin so. Only values for which `where` is true go,
-        among all keys if none is named; it gets each value as data, and nothing is unpickled. With `path`
-        only that part of a value goes, which has to be plain data. `edit` gets each value loaded, and returns
-        it without what is to go, or ABSENT. `events` removes events too: those for which the function is
-        true, or with True those whose data name one of the keys, or for whose data `where` is true.
+        A key that ends in `*` stands for all keys that begin so. With `where`, only values for which it is
+        true are erased; without keys it chooses among all values. It gets plain data: nothing is unpickled.
+        `path` names the part of a value to erase; the value must be plain data. `edit` gets each loaded
+        value, and returns it without the erased part, or ABSENT. `events` also erases events: those for which
+        the function is true; with True those whose data name one of the keys, or fit `where`.
 
-        Each commit from the first that held one is made anew, with its message, times, info, authors and
-        merges, and has a new id; old ids lead to the new commits. Branches, tags, HEAD, tracking refs,
-        reflogs and labels move to them in one transaction of each room. Signed commits are signed by this
-        program's key, or not at all if it has none. Then what nothing leads to is removed, and the store's
-        own bytes are searched. Other branches keep what they share, and `kept_by` in the report names them:
-        `all_branches` takes every ref and every reflog.
+        The first commit with such a key, and each commit after it, is made anew, with the same message, time,
+        info, author and merges. Old ids lead to the new commits. Branches, tags, HEAD, tracking refs, reflogs
+        and labels of a room move in one transaction. This program's key signs the new commits in the place of
+        signed ones; without a key they are unsigned. Then the old objects are removed, and the store's own
+        bytes are searched. Other branches keep the commits that they share, and `kept_by` in the report names
+        them. `all_branches` erases from every ref and every reflog.
 
-        A program that stands on the old history gets RefMoved from its next commit, and a push or a pull that
-        would bring an old commit back raises Diverged. Call an interrupted call again, and it goes on. A
-        store without transactions moves one ref after the other, and nobody else may write meanwhile.
+        A program that has the old history open gets RefMoved from its next commit. A push or a pull that
+        would bring an old commit back raises Diverged. If a call is cut off, the next one goes on. A store
+        without transactions moves one ref after the other: nobody else may write meanwhile.
 
         Raises NotFound for a branch that is not there, CorruptObject for damage (see `fsck`), InvalidInput
         for a part of a value with classes, UntrustedCommit and ReadOnly as `rollback`.

@@ -523,10 +523,10 @@ class Versioned(State):
         dry_run: bool = False,
         progress: UpkeepProgress | None = None,
     ) -> EraseReport:
-        """Remove keys, or a part of their values, from every commit of this branch, or of `all_branches`.
+        """Remove keys, or parts of their values, from every commit of this branch or of `all_branches`.
 
-        No byte of them stays in the store, and this state goes to the new head of its branch.
-        `Repository.erase` says more. Raises UncommittedChanges and DetachedHead, with nothing changed.
+        No byte of them stays in the store, and this state goes to the new head of its branch. The arguments
+        are those of `Repository.erase`. Raises UncommittedChanges and DetachedHead, with nothing changed.
         """
         handle = self._handle
         branch = handle.own_branch()

@@ -385,8 +385,8 @@ class Database:
             pass
 
     def rewrite(self, connection: sqlite3.Connection) -> bool:
-        """Write the file anew, with its rows alone, and empty the log; False if somebody reads in it."""
-        # Deleted rows were overwritten. So they are in the file too, before it is cut.
+        """Write the file anew, with its rows alone, and empty the log; False if a reader prevents that."""
+        # SQLite overwrote deleted rows in the log. This overwrites them in the file, before it is cut.
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         connection.execute("VACUUM")
         backoff = Backoff(_RELEASE_PAUSE, _LONGEST_READ, seconds=_LOG_SECONDS)
@@ -396,13 +396,12 @@ class Database:
         return True
 
     def find_traces(self, keys: Set[bytes]) -> tuple[str, list[str]]:
-        """Look for the stored keys of objects in every byte of the file and its log."""
+        """Search every byte of the file and its log for the stored keys of objects, as `scrub` promises."""
         size, found = 0, list[str]()
-        for name in (self.file, self._log):
-            count, before = 0, b""
+        for name in filter(os.path.exists, (self.file, self._log)):
+            count, before, status = 0, b"", -1
             # By a child: to close the file here would drop the locks that SQLite has on it for this process.
-            command = ["cat", "--", name] if os.path.exists(name) else ["true"]
-            with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+            with suppress(OSError), subprocess.Popen(["cat", "--", name], stdout=subprocess.PIPE) as child:
                 assert child.stdout is not None, "it is a pipe"
                 while piece := child.stdout.read(_PIECE):
                     size += len(piece)
@@ -413,8 +412,9 @@ class Database:
                         key = (room if room.startswith(ROOM_MARK) else b"") + OBJECT_MARK + match[1]
                         count += key in keys
                     before = data[-ROOM_BYTES - ID_BYTES :]
-            if child.returncode:
-                found.append(f"{name} could not be read, to look for erased bytes")
+                status = child.wait()
+            if status:
+                found.append(f"{name} could not be searched, since `cat` failed")
             if count:
                 found.append(f"{name} has traces of erased objects: close its readers, and call again")
         return f"{FILE_NAME} and its log, {counted(size, 'byte')}", found

@@ -230,7 +230,7 @@ class Disk(TransactionalStore):
                 raise failure from error
 
     def scrub(self, keys: Sequence[str]) -> tuple[str, list[str]]:
-        """As promised by KVStore: the file is written anew, without free places, and the log is emptied."""
+        """As promised by KVStore. Writes the file anew, without free places, and empties the log."""
         self._prune(math.inf)
         backoff: Backoff | None = None
         while True:
@@ -242,7 +242,7 @@ class Disk(TransactionalStore):
                 backoff = self._pause(error, backoff)
         place, traces = self._database.find_traces(set(filter(is_stored_object, stored_keys(keys))))
         if not is_clean:
-            traces.append(f"{self._database.file} is being read, and may hold erased bytes: call again later")
+            traces.append(f"{self._database.file} has a reader, and may hold erased bytes: call again later")
         return place, [*super().scrub(keys)[1], *traces]
 
     def check(self) -> Iterator[str]:

@@ -183,12 +183,12 @@ class Transfer:
         return copied
 
     def _require_not_erased(self, ids: Sequence[ObjectId], branch: str | None) -> None:
-        """Raise Diverged if one of these commits would bring back what was erased in the target."""
+        """Raise Diverged if `erase` has replaced one of these commits in the target."""
         store = self.target.store
         replaced = Objects(store.whole() if isinstance(store, Room) else store).replaced()
-        for old in filter(replaced.__contains__, ids if replaced else ()):
-            where = store.location
-            raise Diverged(branch or "", ours=str(old), theirs=str(replaced[old]), erased_in=where)
+        for old in filter(replaced.__contains__, ids):
+            now = str(replaced[old])
+            raise Diverged(branch or "", ours=str(old), theirs=now, erased_in=store.location)
 
     def _has_tree_of(self, oid: ObjectId) -> bool:
         """Whether the tree of a commit of the target can be read. New commits share most of it."""

@@ -1,8 +1,8 @@
-"""Erasing: keys, parts of values and events go from whole histories, so that no byte of them stays.
+"""Erasing: remove keys, parts of values and events from whole histories, so that no byte of them stays.
 
-Each commit from the first that holds one of them is made anew, with all else as it was. Then the refs of a
-room, the lines of its reflogs and the labels of its branches go to the new commits at once, and a sweep
-removes the old ones. Rows under `replaced/` lead from the old ids to the new ones.
+The first commit that holds one of them, and each commit after it, is made anew, with all else as before. Then
+the refs of a room, its reflogs and the labels of its branches move to the new commits at once, and a sweep
+removes the old commits. Rows under `replaced/` lead from the old ids to the new ones.
 """
 
 from __future__ import annotations
@@ -49,17 +49,16 @@ Write = Callable[[NewObjects], None]
 
 @dataclass(frozen=True, slots=True)
 class EraseReport:
-    """The results of `erase`, or with `dry_run` those of a real run.
+    """The results of `erase`, or with `dry_run` those that a real run would have.
 
-    `keys` are the erased keys, at most a thousand; `versions` counts their different values, which have so
-    many `bytes` together, and `events` the erased events. `commits` counts the commits that were made anew,
-    and `refs` are the refs that moved to them. Of the signed ones, `signed` were signed by this program's
-    key, and `unsigned` lost their signature. `objects` counts those that were removed.
+    `keys` are the erased keys, at most a thousand. `versions` counts their different values, `bytes` is the
+    size of these values, and `events` counts the erased events. `commits` counts the commits that were made
+    anew, and `refs` are the refs that moved to them. `signed` counts the signed commits that this program's
+    key signed anew, and `unsigned` those that lost their signature. `objects` counts the removed objects.
 
-    `kept_by` are refs, and reflogs, that were not named and still lead to what was erased. `held` tells where
-    an erased value is the value of another key, too, and so stays. `beyond` lists what `erase` cannot reach.
-    `checked` says where it looked for the erased objects at its end, and `traces` what it found: nothing, as
-    a rule.
+    `kept_by` are other refs and reflogs that still lead to the old commits. `held` are the other keys with an
+    erased value: it stays there. `beyond` lists the places that `erase` cannot reach. `checked` names the
+    files or the store that were searched for the removed objects, and `traces` has a sentence for each find.
     """
 
     keys: tuple[str, ...]
@@ -93,14 +92,14 @@ class EraseReport:
             refs = ", ".join(self.refs[:_MOST_SHOWN]) or "no ref"
             yield f"{made} {counted(self.commits, 'commit')} anew, and {moved} {refs}"
         if self.signed or self.unsigned:
-            yield f"signed anew: {self.signed:,}; without their signature: {self.unsigned:,}"
+            yield f"signed commits: {self.signed:,} signed anew, {self.unsigned:,} without their signature"
         if self.kept_by:
             kept = ", ".join(self.kept_by[:_MOST_SHOWN])
-            yield f"still held by {kept}: name these too, or take all branches"
-        yield from (f"the same value stays at {where}" for where in self.held[:_MOST_SHOWN])
-        yield from (f"not reached: {what}" for what in self.beyond)
+            yield f"still in {kept}: name these branches too, or erase from all branches"
+        yield from (f"an equal value stays at {where}" for where in self.held[:_MOST_SHOWN])
+        yield from (f"not erased: the copies in {place}" for place in self.beyond)
         if self.checked:
-            yield f"{self.checked}: {'; '.join(self.traces) or 'nothing is left'}"
+            yield f"{self.checked}: {'; '.join(self.traces) or 'found none'}"
 
     def __str__(self) -> str:
         return "\n".join([*self.lines(), f"({self.seconds:.2f} s)"])
@@ -114,7 +113,7 @@ def erase(
     dry_run: bool = False,
     progress: UpkeepProgress | None = None,
 ) -> EraseReport:
-    """As `Repository.erase` promises; from all histories if `branches` is None."""
+    """As `Repository.erase` promises; from all branches, tags and reflogs if `branches` is None."""
     began = time.monotonic()
     make = partial(Rewrite, repo, selection, dry_run, progress or (lambda step, count: None))
     repo.history.reload()
@@ -131,7 +130,7 @@ def erase(
     checked, traces = ("", []) if dry_run else repo.store.scrub(gone)
     counts = sum((each.counts for each in work), Counter[str]())
     if counts["waiting"]:
-        traces.append(f"{counted(counts['waiting'], 'object')} in the trash: call again")
+        traces.append(f"the trash has {counted(counts['waiting'], 'object')}: call again")
     return EraseReport(
         keys=tuple(sorted(selection.keys)[:_TOGETHER]),
         versions=selection.versions,
@@ -145,7 +144,7 @@ def erase(
         objects=counts["removed"],
         held=tuple(sorted({where for each in work for where in each.held})[:_TOGETHER]),
         beyond=(*_remotes(repo), _ELSEWHERE),
-        checked=checked and f"looked for {counted(len(gone), 'object')} in {checked}",
+        checked=checked and f"searched {checked} for {counted(len(gone), 'object')}",
         traces=tuple(traces),
         dry_run=dry_run,
         seconds=time.monotonic() - began,
@@ -153,7 +152,7 @@ def erase(
 
 
 def _chosen(repo: Core, branches: Sequence[str] | None) -> dict[int, Set[str] | None]:
-    """By room, the refs whose histories are named; None for all."""
+    """By number of a room, the refs to erase from; None for all refs."""
     found: dict[int, Set[str] | None] = {}
     if branches is None:
         rooms = [] if repo.rooms is None else [number for number, _ in repo.rooms.listed()]
@@ -166,7 +165,7 @@ def _chosen(repo: Core, branches: Sequence[str] | None) -> dict[int, Set[str] | 
 
 
 def _rewritten(make: Callable[[], Rewrite]) -> Rewrite:
-    """The histories of a room made anew, and the refs moved to them."""
+    """Make the commits of a room anew, and move its refs to them."""
     work = make()
     work.look()
     work.extend(work.write)
@@ -218,7 +217,7 @@ class Rewrite:
     # Finding
 
     def look(self) -> None:
-        """Read the refs and the lines of the reflogs. Those of HEAD name commits of every room."""
+        """Read the refs and the lines of the reflogs. Lines of HEAD name commits of every room."""
         self._refs = self.room.refs.all()
         own = self.room.store.items(REFLOG)
         of_head = self._repo.store.items(f"{REFLOG}{HEAD}:") if self.number else ()
@@ -228,14 +227,14 @@ class Rewrite:
         return self._chosen is None or ref in self._chosen
 
     def _follows(self, ref: str) -> bool:
-        """Whether a ref, and its reflog, go to the new commits. Branches that are not named stay."""
+        """Whether a ref and its reflog move to the new commits. Branches that are not named stay."""
         return self._is_chosen(ref) or not (ref.startswith(HEADS) and ref in self._refs)
 
     def _logged(self, key: str) -> Sequence[ObjectId]:
         return self.room.refs.parse_line(key, self._lines[key]).commits
 
     def extend(self, write: Write) -> None:
-        """Make the commits anew, from the oldest on, that were not looked at yet."""
+        """Make the commits that were not looked at yet anew, from the oldest on."""
         heads = [oid for ref, oid in self._refs.items() if self._is_chosen(ref)]
         if self.room.security.trust is not None:
             for oid in heads:
@@ -260,7 +259,7 @@ class Rewrite:
                 write(made)
 
     def _take(self, commit: Commit, made: NewObjects) -> None:
-        """Note a commit, and make it anew, if it holds something to erase, or one before it did."""
+        """Make a commit anew if it, or a commit before it, holds something to erase."""
         here = self.room.history.shallow().get(commit.oid, commit.parent_ids)
         follows = any(oid in self.new for oid in (*here, *commit.parent_ids))
         changes = self._selection.changes(self.room.objects, commit.root)
@@ -296,7 +295,7 @@ class Rewrite:
     def _tree(
         self, root: ObjectId | None, changes: Mapping[str, bytes | None], made: NewObjects
     ) -> ObjectId | None:
-        """The tree with these changes; its new objects go to `made`, each once."""
+        """The root of the tree with these changes. Adds its new objects to `made`, each once."""
         if root is None or not changes:
             return root
         if root not in self._roots:
@@ -309,9 +308,9 @@ class Rewrite:
     # Writing
 
     def write(self, made: NewObjects) -> None:
-        """Write new objects: commits last, with the rows that note them until a ref leads to them.
+        """Write new objects: commits last, with the row that notes them until a ref leads to them.
 
-        CorruptObject if gc has swept meanwhile, and perhaps removed some.
+        CorruptObject if gc has swept meanwhile: it may have removed some of the objects.
         """
         store, rows = self.room.store, self.room.objects.stored(made)
         commits = [oid for oid, new in made.items() if new.kind is COMMIT]
@@ -330,9 +329,10 @@ class Rewrite:
         return CorruptObject(str(next(iter(self.new))), "gc has removed what it holds")
 
     def move_refs(self) -> None:
-        """Move all refs at once, and what names commits with them. Commits that came meanwhile go along.
+        """Move all refs, reflogs and labels at once, also to commits that came meanwhile.
 
-        In a store without transactions one after the other: a call that is made again goes on.
+        A store without transactions moves one ref after the other. If the call is cut off, the next one goes
+        on.
         """
         store = self.room.store
 
@@ -363,7 +363,7 @@ class Rewrite:
         return True
 
     def rows_of_moves(self) -> Mapping[str, Mapping[str, bytes | None]]:
-        """By ref, the rows that change as it moves; before them, under no name, those of all together."""
+        """The rows to write, by the ref that they move; first, under no name, the rows of all refs."""
         moves: dict[str, dict[str, bytes | None]] = {
             "": {**replaced_rows(self.new), **dict.fromkeys(self._arrived), **unfinished(self.room.store)}
         }
@@ -385,7 +385,7 @@ class Rewrite:
     # Afterwards
 
     def sweep(self) -> None:
-        """Remove what nothing leads to any more."""
+        """Remove all objects of the room that nothing leads to."""
         room, gone = self.room, set[ObjectId]()
 
         def swept() -> Marks:
@@ -403,7 +403,7 @@ class Rewrite:
         room.objects.drop()
 
     def _found(self, marks: Marks) -> Iterator[str]:
-        """Where erased values stay: as those of other keys, or in part."""
+        """The places where erased values stay: at other keys, or as parts of other values."""
         selection, objects = self._selection, self.room.objects
         seen, found = IdSet(), set[bytes]()
         for ref, oid in marks.refs.items():
@@ -421,17 +421,16 @@ class Rewrite:
         yield from (f"a part of {key} in other values" for key in parts)
 
     def kept_by(self) -> Iterator[str]:
-        """The refs and reflogs that lead to an old commit still."""
-        if not self._is_kept:
+        """The refs and reflogs that still lead to an old commit."""
+        if not (self.new and self._is_kept):
             return
         room, clean, found = self.room, IdSet(), set[str]()
         room.history.reload()
         self.look()
         tips = [(ref, ref, oid) for ref, oid in self._refs.items()]
-        for key in self._lines:
-            ref = ref_of_line(key)
-            tips += [(ref, f"the reflog of {ref}", oid) for oid in self._logged(key)]
-        for ref, who, oid in tips if self.new else ():
+        logs = ((ref_of_line(key), self._logged(key)) for key in self._lines)
+        tips += [(ref, f"the reflog of {ref}", oid) for ref, logged in logs for oid in logged]
+        for ref, who, oid in tips:
             is_left = ref not in found and oid not in clean and not (oid in self.new and self._follows(ref))
             if not (is_left and room.objects.is_stored(oid)):
                 continue
@@ -450,7 +449,7 @@ def _key(oid: ObjectId) -> str:
 
 
 def _copies(repo: Core, work: Sequence[Rewrite]) -> Iterator[str]:
-    """The refs of other rooms that have copies of old commits."""
+    """The refs of other rooms with copies of old commits."""
     first = [oid for each in work for oid in each.first[:BATCH]]
     if repo.rooms is None or not first:
         return
@@ -464,7 +463,7 @@ def _copies(repo: Core, work: Sequence[Rewrite]) -> Iterator[str]:
 
 
 def _remotes(repo: Core) -> Iterator[str]:
-    """The other stores that this one knows, with the time of the last exchange."""
+    """The remotes of the store, with the time of the last exchange; the server of the store."""
     for name, url in Remotes(repo.store).list().items():
         refs = (f"{REMOTES}{name}/{branch}" for branch in repo.refs.names(f"{REMOTES}{name}/"))
         last = [line.time for ref in refs if (line := next(repo.refs.reflog(ref), None)) is not None]

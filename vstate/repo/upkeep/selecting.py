@@ -1,4 +1,4 @@
-"""Selecting: which keys, parts of values and events are erased from a history."""
+"""Selecting: finds the keys, parts of values and events to erase in a history."""
 
 from __future__ import annotations
 
@@ -23,24 +23,20 @@ from vstate.values.budget import InertError
 from vstate.values.entry import ATOM, Reader, entry_chunks
 
 Where = Callable[[Any], object]
-"""Whether a value goes, given as data that nothing was unpickled for."""
+"""Whether to erase a value, which it gets as plain data. Nothing is unpickled for that."""
 
 Edit = Callable[[Any], Any]
-"""Gives a loaded value as it is to stay; ABSENT if the key goes."""
+"""Gets a loaded value, and returns it without the erased part; ABSENT to erase the key."""
 
 _PLAIN: Final = ("builtins", "datetime")  # modules of the types that plain data is made of
 
 
 class Selection:
-    """What goes: the values of `keys` for which `where` is true, or a part of each, and events.
+    """The values and events to erase, with the arguments of `Repository.erase`.
 
-    A key that ends in `*` stands for all keys that begin so; without keys, `where` chooses among all. With
-    `path` only that part of a value goes, and with `edit` what the function takes away. `events` is a
-    function, or True for the events whose data name one of the keys, or that `where` is true of.
-
-    Afterwards `keys` are those that were met, `versions` the number of their different values, `bytes` the
-    size of these, `values` their entries with the ids of their blobs, and `blobs` those ids with the keys.
-    `made` has the objects of the entries that take the place of others.
+    `keys` are the keys that were met. `versions` counts their different values, and `bytes` is the size of
+    these. `values` has the ids of the blobs of each erased entry, and `blobs` the key of each of these ids.
+    `made` has the new objects of each new entry.
     """
 
     def __init__(
@@ -78,14 +74,14 @@ class Selection:
     # Keys
 
     def read(self, objects: Objects, roots: Iterable[ObjectId]) -> None:
-        """Read the nodes of many trees that `changes` will look at, a level of all trees at a time."""
+        """Read the nodes that `changes` will look at, a level of all trees at a time."""
         below: list[bytes] = [root for root in dict.fromkeys(roots) if root not in self._below]
         while below:
             wanted = (child for node in objects.nodes(below) for child in self._children(node))
             below = [oid for oid in dict.fromkeys(wanted) if oid not in self._below]
 
     def changes(self, objects: Objects, root: bytes | None) -> Mapping[str, bytes | None]:
-        """The new entries of the keys in and below a node that change, None for a key that goes."""
+        """The keys at and below a node that change, with their new entries; None for an erased key."""
         if root is None:
             return {}
         if root not in self._below:
@@ -106,7 +102,7 @@ class Selection:
             yield node.items[i]  # type: ignore[misc]  # in a written tree all items are bytes
 
     def _places(self, node: Node) -> list[int]:
-        """The places in a node of the keys, or of what is above them."""
+        """The places in a node of the keys to erase, or of the nodes that may hold them."""
         places = dict[int, None]()
         for name, fits in self._names:
             begin = max(bisect_right(node.keys, name) - 1, 0) if node.height else bisect_left(node.keys, name)
@@ -126,7 +122,7 @@ class Selection:
         return new
 
     def _edited(self, reader: Reader, key: str, entry: bytes) -> bytes | None:
-        """The entry in the place of this one, None for none."""
+        """The entry without the part to erase; None if nothing is left, or the same entry if nothing goes."""
         if self._where is not None and not self._where(self._data(reader, key, entry)):
             return entry
         if self._path:
@@ -165,7 +161,7 @@ class Selection:
     # Events
 
     def left(self, events: Sequence[Event]) -> Sequence[Event]:
-        """The events that stay."""
+        """The events that are not erased."""
         if not (self._events and events):
             return events
         goes = self._events if callable(self._events) else self._names_key
