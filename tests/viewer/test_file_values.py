@@ -6,12 +6,13 @@ import base64
 import random
 import struct
 import zlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 from viewers import PICTURE, Look, Serve
 
-from vstate import File, Memory, Versioned
+from vstate import File, Memory, Versioned, Workspace
 from vstate.repo.repository import Repository
 from vstate.viewer.values import Values
 
@@ -86,6 +87,49 @@ def test_conflicts_in_files_are_resolved(files: Versioned, serve: Serve) -> None
     assert viewer.ask("/merge", body)[0] == 200
     files.refresh()
     assert files["f/a.py"] == File(b"1\ntwo\nIII\n")
+
+
+def test_two_agents_merge_in_the_page(look: Look, state: Versioned, serve: Serve, tmp_path: Path) -> None:
+    """Two directories of one store differ in three texts: one is merged by line, a person takes a side of one,
+    and writes the third anew. The merge is one commit, and both directories are brought to it."""
+    names, texts = ("both.md", "taken.md", "written.md"), "one\ntwo\nthree\n"
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    for name in names:
+        (one / name).write_text(texts)
+    with Workspace(state, one) as files:
+        state.commit("begin")
+        with files.fork("second", two) as other:
+            for place, lines in ((one, ("1\ntwo\nthree\n", "mine\n")), (two, ("one\ntwo\n3\n", "theirs\n"))):
+                for name, text in zip(names, (lines[0], lines[1], lines[1]), strict=True):
+                    (place / name).write_text(text)
+            state.commit("the first agent")
+            other.state.commit("the second agent")
+            page = look(serve(write=True), "page=merge&ours=main&theirs=second")
+            written = page.locator(".conflict", has_text="written.md")
+            written.locator(".is-ours", has_text="mine").wait_for()
+            written.locator(".is-theirs", has_text="theirs").wait_for()
+            assert page.locator(".conflict .is-removed").count() == 2  # the policy text has merged the third
+            written.get_by_role("link", name="edit theirs").click()
+            row = page.locator(".beside tr", has_text="mine")
+            row.wait_for()
+            assert row.locator("td").all_text_contents() == ["mine", "theirs"]
+            page.get_by_role("button", name="Edit this value").click()
+            page.get_by_label("str").fill("mine and theirs\n")
+            page.get_by_role("button", name="see what changes").click()
+            page.get_by_role("dialog").get_by_role("button", name="Edit this value").click()
+            page.locator(".beside", has_text="mine and theirs").wait_for()
+            page.get_by_role("link", name="merge", exact=True).click()
+            page.locator(".merge-form select").nth(1).select_option("edit")
+            for name, side in (("taken.md", "take ours"), ("written.md", "take theirs")):
+                page.locator(".conflict", has_text=name).get_by_role("button", name=side).click()
+            page.get_by_role("button", name="Merge", exact=True).click()
+            page.get_by_text("There is nothing to merge.").wait_for()
+            state.refresh()
+            other.state.merge("main")
+    for place in (one, two):
+        found = [(place / name).read_text() for name in names]
+        assert found == ["1\ntwo\n3\n", "mine\n", "mine and theirs\n"]
 
 
 def test_a_file_is_edited_as_its_text(files: Versioned, serve: Serve) -> None:

@@ -1,19 +1,20 @@
 // A merge on trial: base, ours and theirs of each conflict, and the result of a policy before it is made.
 import { get, named, parsed, requestOf, revisionsOf, shown, useLoaded } from "./api.js";
 import { Changes, Preview } from "./actions.js";
-import { go } from "./place.js";
+import { go, hrefOf } from "./place.js";
 import { html, useState } from "./preact.js";
 import { Leaf } from "./value.js";
 import { Chip, Failure } from "./widgets.js";
 
 const SIDES = [["base", "base"], ["ours", "ours"], ["theirs", "theirs"], ["result", "result"]];
 
-function Conflict({ conflict, choice, onChoose }) {
+function Conflict({ conflict, choice, compare, onChoose }) {
   return html`<section class="conflict">
     <h3>${named(conflict.key)} <span class=${conflict.reason ? "is-removed" : "is-dim"}>${conflict.reason ? shown(conflict.reason) : `resolved by ${shown(conflict.policy)}`}</span></h3>
     <dl class="merge-sides">${SIDES.filter(([name]) => name !== "result" || conflict.result).map(([name, label]) => html`<div class=${`merge-side is-${name}`}>
       <dt>${label}</dt><dd class="mono">${conflict[name] ? html`<${Leaf} part=${conflict[name]} />` : html`<i class="is-dim">absent</i>`}</dd></div>`)}</dl>
-    <div class="choices">${["ours", "theirs"].map((side) => html`<${Chip} aria-pressed=${choice === side} onClick=${() => onChoose(choice === side ? null : side)}>take ${side}</${Chip}>`)}</div>
+    <div class="choices">${["ours", "theirs"].map((side) => html`<${Chip} aria-pressed=${choice === side} onClick=${() => onChoose(choice === side ? null : side)}>take ${side}</${Chip}>`)}
+      <a href=${compare} title="To write a third text, edit theirs: the edit is a branch. Merge that branch, and take theirs.">compare, or edit theirs</a></div>
   </section>`;
 }
 
@@ -55,6 +56,7 @@ export function MergeTry({ place, refs, store, state }) {
       <p class=${data.strategy === "conflict" ? "is-removed" : "is-good"}>${strategies[data.strategy]}</p>
       <p class="facts"><span>base <span class="mono">${data.base?.slice(0, 10) ?? "none"}</span></span><span>ours <span class="mono">${data.ours.slice(0, 10)}</span></span><span>theirs <span class="mono">${data.theirs.slice(0, 10)}</span></span></p>
       ${data.conflicts.map((conflict) => html`<${Conflict} key=${conflict.key} conflict=${conflict} choice=${choices[conflict.key]}
+        compare=${hrefOf({ page: "", ours, rev: data.theirs, against: data.ours, key: conflict.key, tab: "diff", beside: "1" })}
         onChoose=${(side) => { const { [conflict.key]: _, ...others } = choices; choose(side ? { ...others, [conflict.key]: side } : others); }} />`)}
       ${data.more ? html`<p class="is-dim">and ${data.more} more conflicts</p>` : null}
       ${data.changes?.changes.length ? html`<h3>What the branch would get</h3>${isMade ? null : html`<${Changes} page=${data.changes} />`}` : null}
