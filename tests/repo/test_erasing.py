@@ -7,10 +7,11 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from decimal import Decimal
 from pathlib import Path
+from queue import Empty, Queue
 from random import Random
 from typing import Any, NamedTuple
 
@@ -30,26 +31,32 @@ from vstate import (
     Memory,
     SigningKey,
     Versioned,
+    Workspace,
     aio,
     open_store,
 )
 from vstate.errors import (
     Diverged,
+    EffectUnknown,
     InvalidInput,
     NotFound,
     ReadOnly,
     RefMoved,
+    StorageError,
     StoreUnavailable,
     UncommittedChanges,
 )
 from vstate.kv.wrapper import ReadOnly as ReadOnlyStore
 from vstate.objects import tree
 from vstate.objects.ids import ObjectId
+from vstate.patterns.journal import Journal, Records
+from vstate.readers.shown import Shown
 from vstate.repo import Repository
 from vstate.repo.clone import clone
 from vstate.repo.rules.security import Security
 from vstate.repo.rules.signing import check
 from vstate.repo.upkeep import erasing
+from vstate.state.watching import Watch
 from vstate.testing import Faulty
 
 MARKER = "MARKER-of-ann"
@@ -487,29 +494,207 @@ def test_old_ids_lead_on_after_another_erasure() -> None:
 # Others
 
 
-def test_a_writer_with_the_old_history() -> None:
-    """A handle that stands on the old history may not commit; refreshed, it goes on without the key. A watch
-    says that it has to begin anew.
-    """
-    store = Memory()
-    person(store)
-    other, reader = Versioned(store), Versioned(store)
-    watch = Versioned(store).watch()
-    assert reader["users/ann"]["name"] == MARKER
-    other["mine"] = 1
-    Versioned(store).erase("users/ann", all_branches=True)
+def late(store: KVStore) -> None:
+    """A commit after the erasure."""
+    Repository(store).commit("main", set={"late": 1})
+
+
+def reader(store: KVStore, _: Path) -> Iterator[None]:
+    """A state that has read nothing of its commit yet; one that has the key in memory."""
+    state, warm = Versioned(store), Versioned(store)
+    assert warm["users/ann"]["name"] == MARKER
+    yield
     with pytest.raises(RefMoved) as caught:
-        other.commit("mine")
+        state["users/ben"]
     assert caught.value.rewritten
-    other.refresh()
-    other.commit("mine")
-    assert "users/ann" not in other
-    assert objects_of(store) == needed(store)
-    with watch, pytest.raises(NotFound, match="watch it anew"):
-        next(watch)
-    reader.refresh()
-    assert "users/ann" not in reader
-    assert reader["mine"] == 1
+    late(store)
+    for each in state, warm:
+        each.refresh()
+        assert "users/ann" not in each
+        assert each["late"] == 1
+
+
+def writer(store: KVStore, _: Path) -> Iterator[None]:
+    """Staged changes, and a transaction."""
+    state, block = Versioned(store), Versioned(store)
+    state["mine"] = 1
+    with pytest.raises(RefMoved) as lost, block.transaction():
+        block["block"] = 1
+        yield
+        late(store)
+    with pytest.raises(RefMoved) as caught:
+        state.commit("mine")
+    assert lost.value.rewritten
+    assert caught.value.rewritten
+    state.refresh()
+    state.commit("mine")
+    assert (state["mine"], state["late"], "block" in state) == (1, 1, False)
+    block.discard()
+
+
+def detached(store: KVStore, _: Path) -> Iterator[None]:
+    """A state at a commit of no branch."""
+    Repository(store).checkout("main~1")
+    state = Versioned(store)
+    yield
+    with pytest.raises(RefMoved):
+        state["users/ben"]
+    state.refresh()
+    assert "users/ann" not in state
+
+
+def past(store: KVStore, _: Path) -> Iterator[None]:
+    """A commit, its id, a snapshot and a walk."""
+    state = Versioned(store)
+    snapshot, log, old = state.checkout("HEAD"), iter(state.log()), present(state.head)
+    next(log)
+    yield
+    with pytest.raises(StorageError, match="the commit of this snapshot"):
+        snapshot["users/ben"]
+    with pytest.raises(NotFound, match="gc has removed it"):
+        list(log)
+    for rev in old, old.id, old.oid:
+        assert state.repo.resolve(rev) == Repository(store).branch("main")
+    state.refresh()
+    state.rollback(old)
+    state.create_branch("new", old.id)
+    state.merge(old)
+    assert "users/ann" not in state
+
+
+def watch(store: KVStore, _: Path) -> Iterator[None]:
+    """A watch at the head, one on its way, and one that an event loop waits for."""
+    ahead = Versioned(store).watch(since="HEAD~2")
+    assert next(ahead)[2].message == "commit 7"
+    with Versioned(store).watch() as ends, ahead, Versioned(store).watch() as awaited:
+        yield
+        late(store)
+        assert next(ends)[0] == "late"
+        assert "late" in [next(ahead)[0] for _ in range(3)]
+        assert asyncio.run(anext_of(awaited))[0] == "late"
+        assert present(ends.seen) == Repository(store).branch("main")
+
+
+async def anext_of(found: Watch) -> Any:
+    return await anext(found)
+
+
+def subscription(store: KVStore, _: Path) -> Iterator[None]:
+    """A function that is called for each change."""
+    told: Queue[str] = Queue()
+    with Versioned(store).subscribe("*", lambda key, *_: told.put(key)) as listening:
+        yield
+        with pytest.raises(Empty):
+            told.get(timeout=0.4)
+        late(store)
+        assert told.get(timeout=20) == "late"
+        assert listening.active
+
+
+def journal(store: KVStore, _: Path) -> Iterator[None]:
+    """A journal beside the key, in a room of its own."""
+    records = Journal[Records](Repository(store), "told", room=True)
+    records.append(lambda _: [1], beside={"users/ann": MARKER})
+    yield
+    records.append(lambda _: [2])
+    assert records.refresh() == [1, 2]
+
+
+def run(store: KVStore, _: Path) -> Iterator[None]:
+    """A run under way: what was done once is not done again."""
+    state, paid = Versioned(store), list[int]()
+
+    def pay(amount: int) -> int:
+        paid.append(amount)
+        return amount
+
+    with pytest.raises(RefMoved), state.run("order") as order:
+        order.step(pay, 1, once=True)
+        state["edit"] = 1
+        yield
+        order.step(pay, 2, once=True)
+    state.refresh()
+    state.discard()
+    with state.run("order") as order:
+        assert order.step(pay, 1, once=True) == 1
+        with pytest.raises(EffectUnknown):
+            order.step(pay, 2, once=True)
+        order.resolve("pay#2", 2)
+    assert paid == [1]
+
+
+def lease(store: KVStore, _: Path) -> Iterator[None]:
+    """A lease names no commit."""
+    with Versioned(store).lease("turn") as held:
+        yield
+        assert held.held
+
+
+def workspace(store: KVStore, path: Path) -> Iterator[None]:
+    """A directory of files, whose index is of an old tree."""
+    state = Versioned(store)
+    files = Workspace(state, path / "files")
+    (path / "files" / "a").write_text("a")
+    state.commit("a file")
+    yield
+    (path / "files" / "b").write_text("b")
+    assert str(files.status()) == "+ b"
+    with pytest.raises(RefMoved):
+        state.commit("b")
+    state.refresh()
+    state.commit("b")
+    assert {*files.at("HEAD")} == {"a", "b"}
+
+
+def saver(store: KVStore, _: Path) -> Iterator[None]:
+    """A checkpointer of LangGraph, with a thread in memory."""
+    langgraph = pytest.importorskip("vstate.integrations.langgraph")
+    base = pytest.importorskip("langgraph.checkpoint.base")
+    graph = langgraph.VstateSaver(store)
+
+    def put(config: Any, number: int) -> Any:
+        checkpoint = base.empty_checkpoint() | {"id": f"1ef{number:05}-0000-6000-8000-000000000000"}
+        checkpoint |= {"channel_values": {"n": number}, "channel_versions": {"n": number}}
+        return graph.put(config, checkpoint, {"step": number}, {"n": number})
+
+    thread = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    first = put(thread, 1)
+    Repository(store).commit("threads/t", set={"users/ann": MARKER})
+    second = put(first, 2)
+    yield
+    put(second, 3)
+    assert [each.checkpoint["channel_values"]["n"] for each in graph.list(thread)] == [3, 2, 1]
+
+
+def shown(store: KVStore, _: Path) -> Iterator[None]:
+    """The repository of the viewer and of MCP, by a permalink: nothing is shown from memory."""
+    repo = Shown(Repository(store))
+    old = repo.resolve("main").id
+    assert repo.entry(repo.resolve(old).root, "users/ann")
+    yield
+    assert repo.resolve(old) == Repository(store).resolve("main")
+    assert repo.entry(repo.resolve(old).root, "users/ann") is None
+
+
+HANDLES = [reader, writer, detached, past, watch, subscription, journal, run, lease, workspace, saver, shown]
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+@pytest.mark.parametrize("handle", HANDLES)
+def test_who_has_the_old_history_open(handle: Any, kind: str, tmp_path: Path) -> None:
+    """Each handle goes on with the new history, or raises an error whose advice works. Nothing comes back."""
+    with ExitStack() as opened:
+        stores = [Memory()] * 2
+        if kind == "disk":
+            stores = [opened.enter_context(Disk(tmp_path / "store", durability="process")) for _ in range(2)]
+        person(stores[0]).close()
+        steps = handle(stores[0], tmp_path)
+        next(steps)
+        Repository(stores[1]).erase("users/ann", all_branches=True)
+        assert next(steps, "over") == "over"
+        sound(stores[1])
+        report = Repository(stores[1]).erase("users/ann", all_branches=True)
+        assert (report.commits, report.traces) == (0, ())
 
 
 def test_its_own_handle() -> None:

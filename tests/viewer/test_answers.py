@@ -116,6 +116,23 @@ def test_pages_of_one_moment(small: Path, writer: Viewer, tmp_path: Path) -> Non
     assert writer.ask("/commits?view=0123")[0] == 410
 
 
+def test_what_was_erased_is_not_shown(tmp_path: Path) -> None:
+    """A permalink leads to the new commit, even if the viewer has the old one in memory."""
+    with Disk(tmp_path / "store") as disk, Versioned(disk) as state:
+        state.update({"ann": "MARKER-of-ann", "n": 1})
+        old = state.commit("both")
+        assert old is not None
+        with viewing(tmp_path / "store", write=True) as viewer:
+            asked = [f"/value?rev={old.id}&key=ann", f"/commits/{old.id}", f"/keys?rev={old.id}", "/commits"]
+            assert [viewer.ask(path)[0] for path in asked] == [200] * 4
+            state.erase("ann")
+            answers = [viewer.ask(path) for path in asked]
+            assert [status for status, _ in answers] == [404, 200, 200, 200]
+            assert "MARKER" not in str(answers)
+            assert answers[1][1]["id"] == state.repo.branch("main").id
+            assert viewer.ask("/undo", {"branch": "main", "seen": old.id})[0] == 409
+
+
 @dataclass
 class Plan:
     goal: str

@@ -244,9 +244,7 @@ class Core(Uncopied):
         if isinstance(rev, Commit):
             rev = rev.oid
         if isinstance(rev, ObjectId):
-            found = self.objects.find_commit(rev)
-            for oid in self.objects.replacements(rev.hex()) if found is None else ():
-                found = self.objects.commit(oid)
+            found = self.objects.find_current(rev)
             if found is None:
                 raise NotFound(f"no commit {rev}", name=str(rev))
             return found

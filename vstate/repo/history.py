@@ -270,7 +270,7 @@ class History:
             oid = ObjectId.parse(str(digits))
         except ValueError:
             return None
-        return self.find(oid) or next(map(self.find, self._objects.replacements(oid.hex())), None)
+        return self._objects.find_current(oid)
 
     def changes_key(self, commit: Commit, key: str, *, first_parent: bool = False) -> bool:
         """Whether the commit's entry of the key differs from that in every parent, or in the first one."""

@@ -360,6 +360,16 @@ class Objects:
                 found.add(old)
         return {oid for oid in found if self.find_commit(oid) is not None}
 
+    def replacement(self, oid: ObjectId) -> Commit | None:
+        """The commit that `erase` made of this one, None if it made none."""
+        return next(map(self.commit, self.replacements(oid.hex())), None)
+
+    def find_current(self, oid: ObjectId) -> Commit | None:
+        """The commit of this id, or the one that `erase` made of it; None if there is neither."""
+        if oid in self._commits and not self.is_stored(oid):
+            return self.replacement(oid) or self.commit(oid)
+        return self.find_commit(oid) or self.replacement(oid)
+
     def is_in_memory(self, oid: ObjectId) -> bool:
         """Whether this commit is in memory, so that `commit` does not read the store."""
         return oid in self._commits

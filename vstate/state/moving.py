@@ -206,9 +206,9 @@ def _changes_in_hand(handle: Handle, old: ObjectId | None, new: ObjectId | None)
 
 def _go_to_replaced(handle: Handle) -> bool:
     """Go to the commit that `erase` made in place of this one, with what is staged; False if it made none."""
-    at, objects = handle.at, handle.repo.objects
+    at = handle.at
     assert at.head is not None
-    base = next(map(objects.commit, objects.replacements(at.head.oid.hex())), None)
+    base = handle.repo.objects.replacement(at.head.oid)
     if base is None:
         return False
     plan = make_plan(handle.repo, at.table, None)  # the tree is gone

@@ -41,7 +41,8 @@ class Watch(Uncopied):
     Commits come in the order of the branch, the keys of each commit sorted. No commit is missed: while the
     store cannot be reached, the watch tries again, and goes on after the last commit that it saw. If the
     branch jumps, by a reset or over a merge, the differences come as changes of the commit that it jumped to.
-    An expiry makes no commit; the removal of the key by `purge` does. Raises UntrustedCommit where the state
+    An expiry makes no commit; the removal of the key by `purge` does. If `erase` made the commits anew, the
+    watch goes on there, and reports no change for the erased keys. Raises UntrustedCommit where the state
     would, and NotFound if gc has removed the last commit that it saw. One thread or task at a time takes from
     a watch. In a forked child it goes on after the last commit that it saw.
     """
@@ -182,10 +183,10 @@ class Watch(Uncopied):
                 self._repo.require_trusted(commit)
                 found = deque(self._changes_of(commit))
             except CorruptObject:
-                self._require_seen()
                 if self._repo.objects.is_stored(oid):
+                    self._require_seen()
                     raise
-                # The branch has left this commit, and gc has removed it. Find the way to the new head.
+                # The branch has left this commit, and it was removed. Find the way to the new head.
                 self._ahead = deque()
                 continue
             # No call in between: an exception there would lose the changes, or report them twice.
@@ -218,13 +219,16 @@ class Watch(Uncopied):
         if head is None or (self._seen is not None and head == self._seen.oid):
             return False
         between = self._way(self._seen, head)
+        if between is None and self._seen is not None:
+            self._seen = self._repo.objects.find_current(self._seen.oid) or self._seen
+            between = self._way(self._seen, head)
         if between is None:
             between, at = [], self._seen
             for oid in self._moves(head):
                 between += self._way(at, oid) or [oid]
                 at = self._repo.objects.commit(oid)
         self._ahead = deque(between)
-        return True
+        return bool(between)
 
     def _way(self, seen: Commit | None, to: ObjectId) -> list[ObjectId] | None:
         """The commits from `seen` up to this one, by first parents; None if `seen` is no ancestor of it."""

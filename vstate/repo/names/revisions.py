@@ -106,8 +106,8 @@ class Revisions:
             return head.commit
         asked, name = name, typed_ref(name)
         lower = name.lower()
-        if _FULL_ID.fullmatch(lower) and self._objects.find_commit(ObjectId.parse(lower)) is not None:
-            return ObjectId.parse(lower)
+        if _FULL_ID.fullmatch(lower) and (now := self._objects.find_current(ObjectId.parse(lower))):
+            return now.oid
         if name.startswith((HEADS, TAGS, REMOTES)) and (oid := self._refs.read(name)) is not None:
             return oid
         full = [prefix + name for prefix in _KINDS]
