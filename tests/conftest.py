@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -63,6 +64,12 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
     if left := untracked_files() - before:
         pytest.exit(f"the tests left files in the repository: {', '.join(sorted(left))}", returncode=1)
     return result
+
+
+@pytest.fixture(scope="session")
+def pandas() -> Any:
+    """The module pandas. Only the workers that test with it import it, which takes a second."""
+    return pytest.importorskip("pandas", reason="pandas is not installed")
 
 
 @pytest.fixture(scope="session")

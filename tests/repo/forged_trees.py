@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from itertools import islice
 from random import Random
 
 from vstate import KVStore
@@ -43,8 +44,8 @@ def put_on_branch(store: KVStore, root: ObjectId | None, branch: str = "main", *
 
 def keys_at(height: int, count: int, start: str = "k") -> list[str]:
     """Keys that begin a node at every height below this one and at none from it on."""
-    found = [f"{start}{i:06}" for i in range(60_000) if tree.level(f"{start}{i:06}") == height]
-    return found[:count]
+    found = (f"{start}{i:06}" for i in range(60_000) if tree.level(f"{start}{i:06}") == height)
+    return [*islice(found, count)]
 
 
 ATOM = encode([0, 1])

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import functools
 import io
 import json
 import pickle
@@ -202,6 +203,7 @@ def _global(name: str) -> bytes:
     return b"c" + module.encode() + b"\n" + rest.encode() + b"\n"
 
 
+@functools.cache
 def _pickles() -> list[bytes]:
     """Pickles of the kinds of values, in every protocol, and with classes by value."""
     made = []
@@ -218,7 +220,6 @@ def _pickles() -> list[bytes]:
     return [*dict.fromkeys(made)]
 
 
-PICKLES = _pickles()
 ODD = [
     *(bytes([code]) for code in OPCODES),
     *(b"Pname\n", b"\x82\x07", b"\x84\0\0\0\x7f", b"g5\n", b"p300\n", b"r\xff\xff\xff\xff", b"I1L\n"),
@@ -229,7 +230,10 @@ ODD = [
     *(b"G\x7f\xf0" + bytes(6), b"}X\1\0\0\0aK\1sb", *map(_global, NAMES)),
 ]
 """Opcodes with arguments that a pickle does not have in these places."""
-TOKENS = sorted({token for data in PICKLES for token in tokens(frameless(data)) or ()})
+PICKLES = st.deferred(lambda: st.sampled_from(_pickles()))  # late: to make them takes a second
+TOKENS = st.deferred(
+    lambda: st.sampled_from(sorted({token for data in _pickles() for token in tokens(frameless(data)) or ()}))
+)
 
 
 def _edited(data: bytes, edits: list[tuple[str, int, int, bytes, bytes]]) -> bytes:
@@ -262,8 +266,8 @@ _edits = st.lists(
         st.sampled_from(["replace", "replace", "replace", "insert", "delete", "double", "splice", "byte"]),
         st.integers(0, 2**16),
         st.integers(0, 9),
-        st.sampled_from(ODD) | st.sampled_from(ODD) | st.sampled_from(TOKENS),
-        st.sampled_from(PICKLES),
+        st.sampled_from(ODD) | st.sampled_from(ODD) | TOKENS,
+        PICKLES,
     ),
     max_size=5,
 )
@@ -271,7 +275,7 @@ _edits = st.lists(
 
 @pytest.mark.slow
 @settings(max_examples=500 * LONGER)
-@given(data=st.builds(_edited, st.sampled_from(PICKLES), _edits))
+@given(data=st.builds(_edited, PICKLES, _edits))
 def test_pickles_with_other_opcodes(data: bytes) -> None:
     """Pickles with opcodes and bytes replaced, taken out, put in and doubled are read or refused."""
     use(data)
@@ -280,7 +284,7 @@ def test_pickles_with_other_opcodes(data: bytes) -> None:
 @pytest.mark.slow
 @settings(max_examples=50 * LONGER)
 @given(
-    start=st.builds(_edited, st.sampled_from(PICKLES), _edits),
+    start=st.builds(_edited, PICKLES, _edits),
     body=st.lists(st.sampled_from(ODD), min_size=1, max_size=4).map(b"".join),
     times=st.integers(1, 3000),
     nodes=st.integers(1, 3000),
@@ -323,7 +327,7 @@ def test_no_call_is_made() -> None:
 
 def test_every_beginning_of_a_pickle() -> None:
     """A pickle that is cut short, wherever, is refused."""
-    chosen = PICKLES if LONGER > 1 else [data for data in PICKLES[::9] if len(data) < 400]
+    chosen = _pickles() if LONGER > 1 else [data for data in _pickles()[::9] if len(data) < 400]
     for data in chosen:
         read(data, [b""] * 9)
         for end in range(len(data)):

@@ -13,7 +13,6 @@ from time import monotonic
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from counting import Counting
 from viewers import Serve, Viewer, viewing
@@ -139,7 +138,7 @@ class Plan:
 
 
 @pytest.fixture(scope="module")
-def rich(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
+def rich(pandas: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
     """A viewer of a store with a branch for each subject below."""
     place = tmp_path_factory.mktemp("rich") / "store"
     call = {"id": "c", "function": {"name": "add", "arguments": "[2, 2]"}}
@@ -148,12 +147,12 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
     chat[1050] = ["not", "a", "message"]
     answered = [*chat[:100], {"role": "tool", "tool_call_id": "c", "content": "4"}, *chat[101:]]
     columns = ["price", "price", "rows", "many"]
-    frame = pd.DataFrame([[i, i, i, i] for i in range(12)], index=range(110, -10, -10), columns=columns)
+    frame = pandas.DataFrame([[i, i, i, i] for i in range(12)], index=range(110, -10, -10), columns=columns)
     changed = frame.copy()
     changed.iloc[1, 1] = changed.iloc[2, 2] = -1
     changed["many"] += 1
-    changed = pd.concat([changed, pd.DataFrame([[1, 1, 1, 1]], index=[500], columns=columns)])
-    cells = pd.DataFrame({"a": range(500), "b": [float(n) for n in range(500)]})
+    changed = pandas.concat([changed, pandas.DataFrame([[1, 1, 1, 1]], index=[500], columns=columns)])
+    cells = pandas.DataFrame({"a": range(500), "b": [float(n) for n in range(500)]})
     cells.index = [f"r{n}" for n in range(500)]
     odd = cells.copy()
     odd.loc["r400", "b"], odd.loc["r7", "a"] = float("nan"), -1
@@ -188,7 +187,7 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
         )
         commit("plan", *plans)
         commit("item", *({"chat": each} for each in items))
-        commit("talk", {"chat": talk, "frame": pd.DataFrame({"x": [1.5, 2.5]})})
+        commit("talk", {"chat": talk, "frame": pandas.DataFrame({"x": [1.5, 2.5]})})
         repo.commit("talk", delete=["chat"])
         commit("ours", sides[0] | {"short": 1})
         repo.create_branch("theirs", "ours")

@@ -90,8 +90,10 @@ def test_conflicts_in_files_are_resolved(files: Versioned, serve: Serve) -> None
 
 
 def test_two_agents_merge_in_the_page(look: Look, state: Versioned, serve: Serve, tmp_path: Path) -> None:
-    """Two directories of one store differ in three texts: one is merged by line, a person takes a side of one,
-    and writes the third anew. The merge is one commit, and both directories are brought to it."""
+    """Conflicts of two directories: a person takes a side of one text, and writes the other anew.
+
+    A third text is merged by line. The merge is one commit, and both directories are brought to it.
+    """
     names, texts = ("both.md", "taken.md", "written.md"), "one\ntwo\nthree\n"
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir()

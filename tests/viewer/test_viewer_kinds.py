@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from clock import standing_still
 from viewers import PICTURE, Look, Serve
@@ -25,9 +24,11 @@ DRAW = """kind => {
 }"""
 
 
-def test_frames_and_arrays(look: Look, state: Versioned, serve: Serve) -> None:
+def test_frames_and_arrays(pandas: Any, look: Look, state: Versioned, serve: Serve) -> None:
     """A frame is a table with its changed cells; an array has a range and drawings; both differ by place."""
-    prices = pd.DataFrame({"item": ["ink", "pen", "cup"], "price": [4.5, 2.0, 7.25]}, index=["a", "b", "c"])
+    prices = pandas.DataFrame(
+        {"item": ["ink", "pen", "cup"], "price": [4.5, 2.0, 7.25]}, index=["a", "b", "c"]
+    )
     numbers = np.linspace(0.0, 1.0, 1000)
     state["prices"], state["numbers"] = prices, numbers
     state["long"] = np.arange(1_200_000, dtype=np.int32)
