@@ -491,15 +491,25 @@ class EffectUnknown(VStateError):
 class RunChanged(VStateError):
     """The record of a step is of another call, so the step does not return its result.
 
-    `recorded` and `now` are (function, args, kwargs) of both calls; functions are named.
+    `recorded` and `now` are (function, args, kwargs) of both calls; functions are named. They are empty if
+    the steps alone come in another order than recorded, with edits of the state between them: nobody can tell
+    whether the state has these edits.
     """
 
-    def __init__(self, run: str, step: str, *, recorded: Sequence[Any], now: Sequence[Any]) -> None:
-        super().__init__(
-            f"step {step!r} of run {run!r} is recorded as {_called(*recorded)}, and is called as "
-            f"{_called(*now)} now: undo the change of the program, give the step another name= or key=, or "
-            "begin another run"
-        )
+    def __init__(self, run: str, step: str, *, recorded: Sequence[Any] = (), now: Sequence[Any] = ()) -> None:
+        if recorded:
+            told = (
+                f"step {step!r} of run {run!r} is recorded as {_called(*recorded)}, and is called as "
+                f"{_called(*now)} now: undo the change of the program, give the step another name= or key=, "
+                "or begin another run"
+            )
+        else:
+            told = (
+                f"the state was edited before {step} of run {run!r}, which follows another step than "
+                "recorded, or a step that had failed then: the state may have these edits already. Make them "
+                "in the function of a step, go back to the recorded order, or begin another run"
+            )
+        super().__init__(told)
         self.run = run
         self.step = step
         self.recorded = tuple(recorded)

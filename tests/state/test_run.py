@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from clock import standing_still
 from errands import Errand, Ledger
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import sized
 
 from vstate import (
     ABSENT,
@@ -225,6 +226,151 @@ def test_a_run_that_is_interrupted_ends_as_one_that_is_not(
     assert all(str(entry).startswith("paid ") for entry in resolved)
     wanted["log"] = [entry for entry in wanted["log"] if entry not in resolved]
     assert found == wanted
+
+
+ITEMS = st.lists(
+    st.tuples(st.sampled_from(["", "fails", "once"]), *[st.booleans()] * 3), min_size=1, max_size=4
+)
+ENTRIES = st.lists(
+    st.tuples(
+        st.sampled_from(["go on", "go on", "roll back", "fork", "fork, go on and merge"]),
+        st.randoms(use_true_random=False),
+        st.booleans(),
+        st.integers(0, 12),
+    ),
+    max_size=5,
+)
+
+
+class Plan:
+    """A program of steps with edits before, in and after them, in any order. It counts each edit."""
+
+    def __init__(self, items: list[tuple[str, bool, bool, bool]], store: KVStore) -> None:
+        self.items = dict(enumerate(items))
+        self.store = store
+        self.tried: set[int] = set()
+
+    def enter(self, order: list[int], left: float, branch: str = "main") -> None:
+        """Do the steps in this order, and stop at one of the edits or steps."""
+        state = Versioned(self.store, branch=branch)
+
+        def go_on() -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+
+        def edit(name: str) -> None:
+            state[name] = state.get(name, 0) + 1
+
+        def work(number: int) -> None:
+            edit(f"in {number}")
+            if self.items[number][0] != "once":
+                go_on()
+            if self.items[number][0] == "fails" and number not in self.tried:
+                self.tried.add(number)
+                raise Declined
+
+        with state.run("r", of="main") as run:
+            assert state["begin"] == []  # a value that may have been edited, and was not
+            for number in order:
+                kind, before, after, caught = self.items[number]
+                go_on()
+                if before:
+                    edit(f"before {number}")
+                try:
+                    run.step(work, number, key=str(number), once=kind == "once")
+                except Declined:
+                    go_on()
+                    if caught:
+                        edit(f"failed {number}")
+                    continue
+                if after:
+                    edit(f"after {number}")
+                assert state["begin"] == []
+            go_on()
+            edit("end")
+
+
+@settings(max_examples=sized(60, 4000), deadline=None)
+@given(items=ITEMS, entries=ENTRIES)
+def test_edits_are_made_once_or_the_run_says_that_it_changed(
+    items: list[tuple[str, bool, bool, bool]], entries: list[Any]
+) -> None:
+    """Programs that stop anywhere, come in another order, go back, and go on in forks that are merged."""
+    store = Memory()
+    state = Versioned(store, branch="main")
+    state["begin"] = []
+    begin = state.commit("begin")
+    plan, whole = Plan(items, store), list(range(len(items)))
+    moves = any(how != "go on" for how, *_ in entries)
+    try:
+        for number, (how, chance, shuffles, stop) in enumerate(entries):
+            order = chance.sample(whole, len(whole)) if shuffles else whole
+            state.refresh()
+            if how == "roll back":
+                state.rollback(begin)
+            branch = f"fork-{number}" if "fork" in how else "main"
+            if branch != "main":
+                state.create_branch(branch)
+            with suppress(KeyboardInterrupt):
+                plan.enter(order, stop, branch)
+            if "merge" in how:
+                with suppress(KeyboardInterrupt):
+                    plan.enter(order, stop + 2)
+                state.refresh()
+                state.merge(branch)
+        plan.enter(whole, 99)
+        plan.enter(whole, 99)
+    except RunChanged:
+        assert any(shuffles for _, _, shuffles, _ in entries) or any(kind == "fails" for kind, *_ in items)
+        return
+    state.refresh()
+    for number, (_, before, after, _) in enumerate(items):
+        assert state.get(f"before {number}", 0) == before
+        assert state.get(f"after {number}", 0) == after
+        assert state.get(f"failed {number}", 0) <= 1
+        assert state.get(f"in {number}", 0) in ([0, 1] if moves else [1])
+    assert state["end"] == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "edits", "stop", "order", "changes"),
+    [
+        ("", "after", 4, [1, 0, 2], "work[0]"),
+        ("", "before", 4, [1, 0, 2], "work[0]"),
+        ("", "after", 4, [0, 2, 1], "work[2]"),
+        ("", "none", 4, [1, 0, 2], None),
+        ("", "before", 4, [0, 1, 2], None),
+        ("", "after", 99, [0, 1, 2], "work[2]"),
+        ("", "none", 99, [0, 1, 2], "the end"),
+        ("fails", "after", 5, [0, 1], "work[1]"),
+        ("fails", "none", 5, [0, 1], None),
+    ],
+)
+def test_edits_of_which_nobody_can_tell(
+    kind: str, edits: str, stop: int, order: list[int], changes: str | None
+) -> None:
+    """Steps in another order, one that succeeds late, and more steps than the run had when it ended."""
+    store = Memory()
+    state = Versioned(store, branch="main")
+    state["begin"] = []
+    state.commit("begin")
+    before, after = edits == "before", edits == "after"
+    plan = Plan([(kind, before, after, True), *[("", before, after, True)] * 2], store)
+    with suppress(KeyboardInterrupt):
+        plan.enter([0, 1], stop)
+    if changes is not None:
+        with pytest.raises(RunChanged, match="may have these edits already") as raised:
+            plan.enter(order, 99)
+        assert (raised.value.step, raised.value.recorded) == (changes, ())
+        return
+    plan.enter(order, 99)
+    state.refresh()
+    wanted = {"begin", "end", *(f"in {number}" for number in order), *["failed 0"] * (kind == "fails")}
+    wanted.update(f"before {number}" for number in order if before)
+    assert state.keys() == wanted
+    assert {state[key] for key in wanted - {"begin"}} == {1}
 
 
 # Steps whose effect is unknown

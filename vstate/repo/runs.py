@@ -39,6 +39,7 @@ class Step(NamedTuple):
     """The record of a step. Times are seconds since 1970.
 
     `key` is the idempotency key of a step that is done once. `error` says why it failed, or why it is open.
+    `went_on` is the position of what follows it, if the program had gone on before the step was done.
     """
 
     id: str
@@ -50,6 +51,7 @@ class Step(NamedTuple):
     attempts: int = 0
     key: str = ""
     error: str = ""
+    went_on: int = 0
 
     def stored(self) -> tuple[Any, ...]:
         """The record as a value. A short tuple lies in the tree itself."""

@@ -11,7 +11,7 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -33,7 +33,7 @@ from vstate.errors import (
 from vstate.forks import Uncopied
 from vstate.objects import tree
 from vstate.objects.commit import Commit, microseconds
-from vstate.objects.ids import BLOB, Object
+from vstate.objects.ids import BLOB, Object, ObjectId
 from vstate.readers.stored import marks
 from vstate.repo.core import Advance
 from vstate.repo.names.refs import HEADS, reflog_action
@@ -56,6 +56,7 @@ from vstate.repo.runs import (
     steps_of,
 )
 from vstate.state.committing import commit_now
+from vstate.state.course import END, Course, Landed
 from vstate.state.handle import Handle
 from vstate.state.lease import Lease
 from vstate.state.moving import go_to_newest
@@ -113,18 +114,6 @@ class Call(NamedTuple):
     how: How
 
 
-class Mark(NamedTuple):
-    """The edits of a run that a commit of the state has: those before and in the steps up to a position.
-
-    It also has the edits before the steps in `flying`, which had begun by then and had no record yet. With
-    `ended`, it has the edits after the last step too.
-    """
-
-    reached: int = 0
-    flying: Sequence[str] = ()
-    ended: bool = False
-
-
 class Run(Uncopied):
     """A run, to be entered by `with`, once. `Versioned.run` makes it.
 
@@ -148,15 +137,9 @@ class Run(Uncopied):
         self._left_open: dict[str, list[Call]] = {}
         """By the names of their steps: the calls of this entry with `once` that raised."""
         self._counts: Counter[str] = Counter()
-        self._called: set[str] = set()
-        """The ids of the steps that this entry has called, and in `_flying` of those without a record."""
-        self._flying: set[str] = set()
         self._live: set[str] = set()
         """The ids of the steps whose functions are under way: more than one in an event loop only."""
-        self._last = self._reached = 0
-        """The last position of a step, and that up to which the state has the edits of steps."""
-        self._mark = Mark()
-        """How far the state had the edits when the run was entered."""
+        self._course = Course(Landed(), ())
         self._is_known = False
         """Whether the records here are those in the store."""
         self._records = ""
@@ -228,21 +211,19 @@ class Run(Uncopied):
         self._read()
         # On another branch, a run of this id may have begun before the lease was free.
         if self._info is None or self._info.branch == self._of:
-            self._mark = self._find_mark()
-            self._reached = self._mark.reached
+            self._course = Course(self._find_landed(), self.steps)
             self._is_inside = True
 
     def _end(self) -> None:
         """Commit the edits since the last step, and record that the run has come to its end."""
-        if self._mark.ended:
+        try:
+            self._course.call(END)
+            self._drop_known(END)
+            if self._may_have_edits() or (self._info is not None and not self._info.ended):
+                self._publish("ended", {}, self._next_info()._replace(ended=True), END)
+        except BaseException:
             self._drop()
-        if self._may_have_edits() or (self._info is not None and not self._info.ended):
-            try:
-                mark = Mark(self._reached, sorted(self._flying), ended=True)
-                self._publish("ended", {}, self._next_info()._replace(ended=True), mark)
-            except BaseException:
-                self._drop()
-                raise
+            raise
 
     # Steps
 
@@ -298,20 +279,17 @@ class Run(Uncopied):
         title = how.name or str(getattr(function, "__name__", type(function).__name__))
         named = f"{function.__module__}.{getattr(function, '__qualname__', title)}"
         arguments = _encoded((args, kwargs), f"the arguments of step {title}")
-        opened = self._left_open.get(title, [])
-        left = next((each for each in opened if self._are_same(arguments, each.arguments.entry)), None)
+        opened = self._left_open.get(title)
+        left = opened and next((e for e in opened if self._are_same(arguments, e.arguments.entry)), None)
         if how.key is not None:
             id = f"{title}[{check_text('key', how.key)}]"
-        elif left is not None:
+        elif opened and left:
             opened.remove(left)
             id = left.id
         else:
             self._counts[title] += 1
             id = f"{title}#{self._counts[title]}"
-        if id not in self._steps:
-            self._flying.add(id)
-            self._last += 1
-        return Call(id, title, self._last, function, named, args, kwargs, arguments, how)
+        return Call(id, title, self._course.call(id), function, named, args, kwargs, arguments, how)
 
     async def work(self, call: Call, do: Do) -> Any:
         """Carry out the step; its result. With an event loop, `do` awaits what it calls."""
@@ -339,7 +317,7 @@ class Run(Uncopied):
             if call.how.once:
                 await do(False, partial(self._put, step, {ARGUMENTS: call.arguments}))
         function = partial(call.function, *call.args, **_with_key(call, step))
-        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        backoff: Backoff | None = None
         for left in range(call.how.retries, -1, -1):
             step = step._replace(attempts=step.attempts + 1)
             savepoint = await do(False, self._handle.savepoint)
@@ -350,6 +328,7 @@ class Run(Uncopied):
                 is_open = call.how.once and not isinstance(error, call.how.not_done)
                 if isinstance(error, Exception):
                     if left and not is_open:
+                        backoff = backoff or Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
                         await do(True, backoff.pause)
                         await do(False, self._lease.check)
                         continue
@@ -357,10 +336,8 @@ class Run(Uncopied):
                 raise
             try:
                 await do(False, partial(self._land, call, step, result))
-            except BaseException as error:
+            except BaseException:
                 self._undo(savepoint)
-                if isinstance(error, VStateError):
-                    mark_lost(error, "run")
                 raise
             savepoint.release()
             return result
@@ -384,7 +361,7 @@ class Run(Uncopied):
         if not self._is_known:
             self._read()
         step = self._steps.get(call.id)
-        self._drop_known(call.id, step)
+        self._drop_known(call.id)
         if step is None or step.status != DONE:
             self._live.add(call.id)
         if step is None or step.status == FAILED:
@@ -453,20 +430,24 @@ class Run(Uncopied):
             self._reader = Overlay(repo.objects, {oid: Object(BLOB, body) for oid, body in bodies.items()})
             steps = steps_of(self._rows.items(), lambda key, _: self._load(key))
             self._steps = {step.id: step for step in steps}
-        self._last = max([self._last, *(step.position for step in self._steps.values())])
         self._is_known = True
 
-    def _find_mark(self) -> Mark:
-        """How far the state has the edits of earlier entries. A rollback, or a reset, takes edits back."""
-        head, info = self._handle.at.head, self._info
-        if head is not None and info is not None:
-            for made, _ in self._handle.repo.history.going_back(head):
-                if made.order <= info.after:
+    def _find_landed(self) -> Landed:
+        """What the state has from earlier entries. A rollback takes edits back, a merge brings some."""
+        head, info, history = self._handle.at.head, self._info, self._handle.repo.history
+        landed, seen = Landed(), set[ObjectId]()
+        ways = [] if head is None or info is None else [head]
+        while ways and info is not None:
+            for made, _ in history.going_back(ways.pop()):
+                if made.order <= info.after or made.oid in seen:
                     break
+                seen.add(made.oid)
                 told = made.info.get(INFO)
                 if isinstance(told, dict) and told.get("id") == self.id:
-                    return Mark(**{name: told[name] for name in Mark._fields if name in told})
-        return Mark()
+                    landed = landed.join(Landed.of(told))
+                    break
+                ways += history.before(made)[1:]
+        return landed
 
     def _row(self, key: str) -> bytes:
         if key not in self._rows:
@@ -499,18 +480,18 @@ class Run(Uncopied):
 
     def _put(self, step: Step, values: Mapping[str, Encoded], *, with_edits: bool = False) -> None:
         """Commit the record of a step, and the values that go with it by the ends of their keys."""
+        if step.status == DONE and step.position * 2 < self._course.found.reached:
+            step = step._replace(went_on=self._course.move_on(step))
         values = {**values, RECORD: encode_value(step.stored())}
         entries = {STEP + step.id + end: value for end, value in values.items()}
         info = self._next_info()
         left = [id for id in info.open if id != step.id] + [step.id] * (step.status == OPEN)
         number = info.steps + (step.id not in self._steps)
         message = f"{step.id}: {step.status}"
-        mark = None
-        if with_edits:
-            mark = Mark(max(self._reached, step.position), sorted(self._flying - {step.id}))
-        self._publish(message, entries, info._replace(open=left, steps=number), mark)
+        info = info._replace(open=left, steps=number)
+        self._publish(message, entries, info, step.id if with_edits else None)
         self._steps[step.id] = step
-        self._flying.discard(step.id)
+        self._course.flying.pop(step.id, None)
 
     def _next_info(self) -> RunInfo:
         if self._info is not None:
@@ -520,8 +501,10 @@ class Run(Uncopied):
         after = 0 if head is None else min(head.order, microseconds(now))
         return RunInfo(self.id, self._of, now, now, 0, (), False, after)
 
-    def _publish(self, message: str, values: Mapping[str, Encoded], info: RunInfo, mark: Mark | None) -> None:
-        """Commit values to the branch of the run; with a mark, together with the edits of the state."""
+    def _publish(
+        self, message: str, values: Mapping[str, Encoded], info: RunInfo, edits_of: str | None
+    ) -> None:
+        """Commit values to the branch of the run; with a step's id, together with the edits of the state."""
         repo, before = self._handle.repo, self._commit
         if before is None:
             values = {**values, **{key: encode_value(name) for key, name in marks("run").items()}}
@@ -535,11 +518,13 @@ class Run(Uncopied):
         line = reflog_action("run", commit)
         advance = Advance(self._records, (commit,), objects, tuple(nodes), expected, line)
         try:
-            landed = mark is not None and self._commit_edits(advance, mark)
+            landed = edits_of is not None and self._commit_edits(advance, edits_of)
             if not landed and not repo.publish_all([advance], guard=self._lease):
                 raise repo.ref_moved(HEADS + self._records, expected)
-        except BaseException:
+        except BaseException as error:
             self._is_known = False
+            if isinstance(error, VStateError):
+                mark_lost(error, "run")
             raise
         self._commit, self._info = commit, info
         self._rows |= rows
@@ -550,29 +535,30 @@ class Run(Uncopied):
         at = self._handle.at
         return bool(at.table.dirty or at.table.open or at.events)
 
-    def _commit_edits(self, advance: Advance, mark: Mark) -> bool:
+    def _commit_edits(self, advance: Advance, id: str) -> bool:
         """Commit the edits of the state, and the record with them; False if there are no edits."""
         if not self._may_have_edits():
             return False
         self._require_branch()  # a step's function may have switched
         message = f"{self.id}: {advance.commits[-1].message}"
         guard = _Together(self._lease, self._handle.repo, advance)
-        told = {name: value for name, value in mark._asdict().items() if value}
-        if commit_now(self._handle, message, {INFO: {"id": self.id, **told}}, guard) is None:
+        landing = self._course.landing(id)
+        if commit_now(self._handle, message, {INFO: {"id": self.id, **landing.stored()}}, guard) is None:
             return False
-        self._reached = mark.reached
+        self._course.landed(landing)
         return True
 
-    def _drop_known(self, id: str, step: Step | None) -> None:
-        """Discard the edits before this call if the state has them, from an earlier entry."""
-        mark = self._mark
-        if id not in self._called:
-            self._called.add(id)
-            there = (mark.ended or id in mark.flying) if step is None else step.position <= mark.reached
-            if there and not self._live:  # beside other steps, the edits may be theirs
+    def _drop_known(self, id: str) -> None:
+        """Discard the edits before this call if the state has them; RunChanged if nobody can tell."""
+        if id not in self._course.unsettled:
+            return
+        if not self._live:  # beside other steps, the edits may be theirs
+            known = self._course.has_edits_before(id)
+            if known is None and self._may_have_edits() and self._handle.has_uncommitted():
+                raise RunChanged(self.id, id)
+            if known:
                 self._drop()
-        if step is None:  # a new one: what follows is new too
-            self._mark = mark._replace(ended=False)
+        del self._course.unsettled[id]
 
     def _undo(self, savepoint: Savepoint) -> None:
         """Have the next call on the state undo the edits of a step; beside other steps, keep all edits."""
