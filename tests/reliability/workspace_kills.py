@@ -90,8 +90,11 @@ def look(place: Path, verb: str, before: dict[str, File], kill: int) -> None:
         for path, file in now.items():
             whole = any(version.get(path) == file for version in versions)
             assert whole or ".vstate-new-" in path, f"{path} is neither old nor new"
+        edits = {"d1/f1": File(b"edited after the kill")}
+        if verb == "commit":
+            edits["d0/f0"] = File(b"edited once more")  # the commit has the first edit of it, or not
         if edit:
-            put(place / "files", {"d1/f1": b"edited after the kill"})
+            put(place / "files", edits)
         elif verb != "commit" and kill % 4 == 0:  # the branch goes on before anybody finishes the move
             state.rollback("third")
         files = Workspace(state, place / "files")
@@ -101,7 +104,7 @@ def look(place: Path, verb: str, before: dict[str, File], kill: int) -> None:
                 expected.pop(path, None)
                 expected |= {path: now[path]} if path in now else {}
         if edit:
-            expected["d1/f1"] = File(b"edited after the kill")
+            expected |= edits
         assert bool(files.status()) == (expected != dict(files.at("HEAD")))
         assert found_in(place / "files") == expected, "the next call finishes"
 

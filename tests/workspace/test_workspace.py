@@ -7,15 +7,20 @@ import errno
 import os
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from folders import found_in, put
+from soak import sized
 
 from vstate import (
+    Conflict,
     Disk,
     File,
     InvalidInput,
@@ -677,7 +682,7 @@ def test_a_git_repository_is_a_workspace(store: Memory, tmp_path: Path) -> None:
 
 
 def test_an_edit_that_looks_as_our_stale_head_is_no_old_file(tmp_path: Path) -> None:
-    """Another process took the files back, and somebody wrote again what this state had: that is an edit."""
+    """Another state took the files back, and somebody wrote again what this one had: refresh() goes there."""
     place = tmp_path / "p"
     with Disk(tmp_path / "store") as store, Versioned(store) as state, Workspace(state, place):
         for text in (b"one", b"two"):
@@ -688,8 +693,128 @@ def test_an_edit_that_looks_as_our_stale_head_is_no_old_file(tmp_path: Path) -> 
             assert found_in(place)["a"].data == b"one"
         put(place, {"a": b"two"})
         state["k"] = 1
+        for refused in (state.commit, state.status, state.undo):
+            with pytest.raises(Conflict, match=r"another program has moved .* refresh\(\)"):
+                refused()
+        state.refresh()
+        assert [*state.status()] == ["files/a", "k"]
+        state.commit("both")
+        assert found_in(place)["a"].data == state["files/a"].data == b"two"
+
+
+PROGRAM = """
+import os, sys
+from vstate import Conflict, Disk, Versioned, Workspace
+state = Versioned(Disk(sys.argv[1]))
+files = Workspace(state, sys.argv[2])
+def commit(message):
+    while True:
+        try:
+            return state.commit(message)
+        except Conflict:
+            state.refresh()
+def work(name, turns):
+    for turn in range(turns):
+        with open(f"{files.directory}/{name}{turn}", "w") as file:
+            file.write(name)
+        if turn:
+            os.unlink(f"{files.directory}/{name}{turn - 1}")
+        commit(f"{name} {turn}")
+for line in sys.stdin:
+    print(eval(line), flush=True)
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path, place: Path) -> Iterator[Callable[[], Callable[[str], str]]]:
+    """Starts another process with the store and directory, which evaluates what it is given."""
+    Disk(tmp_path / "store").close()
+    command = [sys.executable, "-c", PROGRAM, tmp_path / "store", place]
+    with ExitStack() as processes:
+
+        def begin() -> Callable[[str], str]:
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            processes.enter_context(process)
+            given, answers = process.stdin, process.stdout
+            assert given is not None
+            assert answers is not None
+
+            def call(line: str) -> str:
+                print(line, file=given, flush=True)
+                return answers.readline()
+
+            return call
+
+        yield begin
+
+
+def test_two_programs_have_one_directory(
+    tmp_path: Path, place: Path, start: Callable[[], Callable[[str], str]]
+) -> None:
+    """A file that the other has committed and deleted stays away, and an edit on top of its commit is one."""
+    program = start()
+    program("0")
+    with Versioned(Disk(tmp_path / "store")) as state, Workspace(state, place) as files:
+        put(place, {"a": b"one\n", "new": b"n"})
+        assert files.status().added == ["a", "new"]
+        program("state.commit('both')")
+        put(place, {"new": None})
+        program("state.commit('new is gone')")
+        state["k"] = 1
         state.commit("other things")
-        assert found_in(place)["a"].data == b"two"
+        assert as_at_head(state, place)
+        assert [*found_in(place)] == ["a"]
+        put(place, {"a": b"two\n"})
+        program("[state.refresh(), state.commit('two')]")
+        put(place, {"a": b"three\n"})
+        with pytest.raises(Conflict, match=r"another program has moved .* refresh\(\)"):
+            state.commit("on a stale head")
+        state.refresh()
+        assert files.status().modified == ["a"]
+        state.commit("three")
+        assert as_at_head(state, place)
+
+
+def test_another_program_waits_while_files_are_committed(
+    tmp_path: Path, place: Path, start: Callable[[], Callable[[str], str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the look for edits until the index has the commit; so it deletes no file that is about to land."""
+    program = start()
+    program("0")
+    state = Versioned(Disk(tmp_path / "store"))
+    Workspace(state, place)
+    with ThreadPoolExecutor(1) as pool:
+        publish = state.repo.publish_all
+        theirs: list[Future[str]] = []
+
+        def publish_late(*arguments: Any, **options: Any) -> bool:
+            theirs.append(pool.submit(program, "state.commit('theirs')"))
+            time.sleep(1)
+            assert not theirs[0].done()
+            return publish(*arguments, **options)
+
+        monkeypatch.setattr(state.repo, "publish_all", publish_late)
+        put(place, {"a": b"ours"})
+        ours = state.commit("ours")
+        assert theirs[0].result() == "None\n"
+    assert (state.refresh(), as_at_head(state, place)) == (ours, True)
+
+
+def test_two_programs_commit_one_directory_at_once(
+    tmp_path: Path, place: Path, start: Callable[[], Callable[[str], str]]
+) -> None:
+    """Each commits what both edit and delete meanwhile, and the branch ends as the directory is."""
+    turns = sized(5, 500)
+    programs = [start(), start()]
+    with ThreadPoolExecutor(2) as pool:
+        done = pool.map(lambda name, call: call(f"work({name!r}, {turns})"), "ab", programs)
+        assert [*done] == ["None\n", "None\n"]
+    for call in programs:
+        assert call("commit('the end')")
+    with Versioned(Disk(tmp_path / "store")) as state:
+        Workspace(state, place)
+        assert {*found_in(place)} == {f"a{turns - 1}", f"b{turns - 1}"}
+        assert as_at_head(state, place)
 
 
 @pytest.mark.parametrize("line", ["*\\", "a/*\\", "\ufeffb"])
@@ -779,6 +904,25 @@ def test_an_edit_between_the_look_of_a_move_and_its_writes_stays(
         state.undo()
     assert found_in(place) == edits
     assert (files.status().modified, files.status().added) == (["a"], ["new"])
+
+
+def test_names_are_synced_before_the_index_has_them(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each one whose names changed, and those above: after a power cut, an old name is no edit."""
+    state = Versioned(Memory())
+    Workspace(state, place)
+    put(place, {"a": b"1", "d/e/f": b"1", "same/s": b"1"})
+    state.commit("one")
+    put(place, {"d/e/f": None, "n/w": b"1"})
+    state.commit("two")
+    done: list[Any] = []
+    rename, sync = os.rename, os.fsync
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", lambda old, new, **given: done.append(new) or rename(old, new, **given))
+        patched.setattr(os, "fsync", lambda fd: done.append(os.fstat(fd).st_ino) or sync(fd))
+        state.undo()
+    inodes = [(place / name).stat().st_ino for name in ("", "d", "d/e")]
+    assert done == ["index", "f", *inodes, "index"]
+    assert not (place / "n").exists()
 
 
 def test_a_file_that_cannot_be_changed_is_an_edit(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from vstate.forks import Uncopied, is_mine, new_lock
 from vstate.objects import expiry
 from vstate.objects.commit import Commit, Event
 from vstate.objects.expiry import Expiry
+from vstate.objects.ids import ObjectId
 from vstate.plural import counted
 from vstate.repo.names.dates import ttl_microseconds
 from vstate.state.turns import OVER, Turns, end, is_live
@@ -110,8 +111,18 @@ class Companion(Protocol):
     A call that an exception interrupts is made again, before the next use.
     """
 
-    def look(self) -> None:
-        """Stage what was changed there."""
+    def held(self) -> AbstractContextManager[None]:
+        """Keep others from moving it, during an operation that commits or moves the state."""
+
+    def begin_commit(self, branch: str, commit: ObjectId) -> None:
+        """A commit is about to be made, which has what the last look staged."""
+
+    def look(self, *, is_leaving: bool = False) -> None:
+        """Stage what was changed there.
+
+        Conflict if somebody else has moved it and it was changed since, unless the state `is_leaving` for
+        another commit: then `follow` comes next.
+        """
 
     def follow(self, ours: Commit | None) -> None:
         """Go where the state has gone. `ours` is the commit that the state made, perhaps behind others."""

@@ -131,6 +131,8 @@ def _land(
     handle.at = handle.at._replace(pending=pending, settled=False)
     try:
         line = reflog_action("commit", commit)
+        for each in handle.companions:
+            each.begin_commit(branch, commit.oid)
         if not repo.publish_all([Advance(branch, (commit,), objects, nodes, expected, line)], guard=guard):
             if on_race == "raise":
                 if (head := repo.refs.read(HEADS + branch)) is not None:

@@ -9,7 +9,7 @@ where.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
 from heapq import merge
@@ -166,7 +166,12 @@ class Handle(StateHandle):
             self.operation = ref(token)
             if not self.at.settled:
                 self.settle()
-            return operation(*args, **options)
+            if not self.companions:
+                return operation(*args, **options)
+            with ExitStack() as held:
+                for each in self.companions:
+                    held.enter_context(each.held())
+                return operation(*args, **options)
 
     def require_idle(self, done: str) -> None:
         """Raise InvalidInput while the values are compared: from the pickling of one of them."""

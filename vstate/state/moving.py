@@ -122,6 +122,7 @@ def go_to_newest(handle: Handle) -> None:
 def _go_to(handle: Handle, head: Head) -> None:
     at = handle.at
     if at.head is not None and (head.commit, head.branch) == (at.head.oid, at.branch):
+        handle.follow()
         return
     commit = handle.repo.commit_at(head)
     if commit is not None:
@@ -137,7 +138,7 @@ def _go_to(handle: Handle, head: Head) -> None:
 def move(handle: Handle, commit: Commit, branch: str | None) -> None:
     """Go to another commit with the staged changes. Values that are the same there stay the same objects."""
     for each in handle.companions:
-        each.look()
+        each.look(is_leaving=True)
     at = handle.at
     try:
         plan = handle.plan()

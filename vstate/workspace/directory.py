@@ -9,15 +9,16 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound, StorageError, UncommittedChanges
 from vstate.kv.disk.database import FILE_NAME
 from vstate.objects import tree
+from vstate.objects.canonical import decode_checked, encode_checked
 from vstate.objects.expiry import split_expiry
 from vstate.objects.ids import ObjectId
 from vstate.objects.tree import KeyChange
@@ -25,7 +26,7 @@ from vstate.repo.ahead import ItemsAhead
 from vstate.repo.core import Core
 from vstate.values.entry import FILE, encode_unchecked
 from vstate.values.file import File
-from vstate.workspace.index import Index, Sign, sign_of, split
+from vstate.workspace.index import Index, Sign, above, sign_of, split
 from vstate.workspace.paths import ASIDE, CONTROL, fold, is_aside, refusal, to_name, to_path
 from vstate.workspace.scan import OPEN_DIRECTORY, Edit, Listings, Scan, read_file
 
@@ -36,8 +37,9 @@ except ImportError:  # Windows, where no Workspace opens
 
 _MOST_OPEN = 100  # directories
 _MOST_READ_AGAIN = 100  # files
+_LONGEST_NOTE = 1 << 16
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
-_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+_NO_SIGNS: Mapping[str, Sign | None] = MappingProxyType({})
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 _Entries = dict[str, bytes | None]
@@ -112,24 +114,43 @@ class Directory:
         self.refused: dict[str, str] = {}
         self._loaded: Sign | None = None
         self._root = self._control = self._lock = -1
+        self._holder = 0  # the process, while it has the directory held
         self._parents: dict[str, int] = {}
         self._listings: Listings = {}
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes from moving the files. Raises NotFound if the directory is gone."""
-        try:
-            with ExitStack() as opened:
-                opened.callback(self._close_parents)
+    def held(self) -> Iterator[None]:
+        """Keep others from moving the files; inside, once more. Raises NotFound if the directory is gone."""
+        if self._holder == os.getpid():
+            yield
+            return
+        with ExitStack() as opened:
+            opened.callback(self._let_go)
+            with self._working():
                 self._open(opened)
-                yield
+                self._load()
+                self._end_commit()
+            yield
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """As `held`, to look at the files and to move them."""
+        with self.held(), self._working():
+            self._load()
+            yield
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        try:
+            yield
         except BaseException as error:
             self._loaded = None  # what is in memory may be ahead of the files
             if isinstance(error, OSError):
                 raise StorageError(f"the files in {self.path}: {error}; mend that, and call again") from error
             raise
 
-    def _close_parents(self) -> None:
+    def _let_go(self) -> None:
+        self._holder = 0
         for fd in self._parents.values():
             os.close(fd)
         self._parents = {}
@@ -156,7 +177,9 @@ class Directory:
                 self._write_new(".gitignore", File(b"*\n"), self._control)
         self._lock = keep("lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, self._control)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self._load()
+        # Closing does not suffice: a child that was forked meanwhile has the file open too.
+        opened.callback(fcntl.flock, self._lock, fcntl.LOCK_UN)
+        self._holder = os.getpid()
 
     # The index
 
@@ -177,6 +200,21 @@ class Directory:
         self._write_new("index.new", File(self.index.encode()), self._control)
         os.rename("index.new", "index", src_dir_fd=self._control, dst_dir_fd=self._control)
         self._loaded = sign_of(os.stat("index", dir_fd=self._control, follow_symlinks=False))
+        os.ftruncate(self._lock, 0)
+
+    def begin_commit(self, branch: str, commit: ObjectId) -> None:
+        """Note that a commit is about to have the edits of the last scan, until the index is saved."""
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, encode_checked([branch, commit]), 0)
+
+    def _end_commit(self) -> None:
+        """Bring the files to a commit that a process has made of them, before it was killed."""
+        try:
+            branch, commit = decode_checked(os.pread(self._lock, _LONGEST_NOTE, 0))
+        except ValueError:  # nothing is noted
+            return
+        if self.repo.has_landed(branch, oid := ObjectId(commit)):
+            self.move(self.repo.objects.commit(oid).root)
 
     def _now(self) -> int:
         """The time by the clock that dates the files, which is that of a server for some."""
@@ -212,9 +250,9 @@ class Directory:
     def move(
         self,
         root: ObjectId | None,
-        via: Mapping[ObjectId | None, Set[str]] = _NOTHING,
+        via: Sequence[ObjectId | None] = (),
         *,
-        taken: Mapping[str, Sign | None] = _NOTHING,
+        taken: Mapping[str, Sign | None] = _NO_SIGNS,
         operation: str = "",
         advice: str = "open it with force=True to throw them away, or move these files elsewhere first",
         force: bool = False,
@@ -222,13 +260,13 @@ class Directory:
         """Bring the files to the tree `root`. Files that were edited stay, and are edits of that tree then.
 
         A file counts as unedited if it is as in the tree of the index or of an interrupted move. `via` are
-        other trees, each with the keys for which it counts. `taken` are files that are as in `root`, with
-        their signs. With an `operation`, UncommittedChanges for edited files that differ between the trees;
-        nothing has changed then. `force` overwrites them.
+        other such trees. `taken` are files that are as in `root`, with their signs. With an `operation`,
+        UncommittedChanges for edited files that differ between the trees; nothing has changed then. `force`
+        overwrites them.
         """
         index = self.index
         is_first = self._loaded is None
-        new, olds = self._changes(root, [index.root, *index.moving], via, set(map(self.key, taken)))
+        new, olds = self._changes(root, [index.root, *index.moving, *via], {*map(self.key, taken)})
         writes, seen, edited = self._find(root, new, olds, force)
         if edited and operation and not is_first:
             raise UncommittedChanges(operation, map(self.key, edited), advice=advice)
@@ -249,19 +287,15 @@ class Directory:
             self._save()
 
     def _changes(
-        self,
-        root: ObjectId | None,
-        versions: list[ObjectId | None],
-        via: Mapping[ObjectId | None, Set[str]],
-        known: Set[str],
+        self, root: ObjectId | None, versions: list[ObjectId | None], known: Set[str]
     ) -> tuple[_Entries, _Olds]:
         """The keys but for the `known` ones that differ between the tree `root` and others: their entries
         there, and in those of the others that differ.
         """
         new, olds = _Entries(), _Olds()
-        for version in dict.fromkeys([*versions, *via]):
+        for version in dict.fromkeys(versions):
             for change in self._differences(version, root):
-                if change.key not in known and (version in versions or change.key in via[version]):
+                if change.key not in known:
                     new[change.key] = change.new
                     olds.setdefault(change.key, {})[version] = change.old
         return new, olds
@@ -325,10 +359,9 @@ class Directory:
             name = key[len(self.prefix) :]
             path, reason = to_path(name), refusal(name)
             if not reason and entry is not None:
-                above = [name[:i] for i, c in enumerate(name) if c == "/"]
                 if not _is_file(entry):
                     reason = "its value is no File"
-                elif any(self._has_file(root, each) for each in above):
+                elif any(self._has_file(root, each[:-1]) for each in above(name)[1:]):
                     reason = "there is a file in place of its directory"
                 elif self._folds() and (twin := twins.setdefault(_folded(path), path)) != path:
                     reason = f"this file system takes it for {twin!r}"
@@ -410,6 +443,10 @@ class Directory:
         for number, path in enumerate(entries):
             with self._refusing(path, f"{ASIDE}{number}"):
                 self._put(path, writes[path], f"{ASIDE}{number}", stamp)
+        # Before the index says that the files are there: after a power cut, an old name is no edit.
+        for prefix in sorted({each for path in writes for each in above(path)}):
+            if (fd := self._parent(prefix)) is not None:
+                _sync(fd)
 
     @contextmanager
     def _refusing(self, path: str, aside: str = "") -> Iterator[None]:
@@ -452,14 +489,13 @@ class Directory:
             self.index.drop(path)
         with suppress(OSError):  # it is not empty
             while prefix:
-                above, last = split(prefix[:-1])
-                upper = self._parent(above)
-                if upper is None:
+                upper, last = split(prefix[:-1])
+                if (parent := self._parent(upper)) is None:
                     break
-                _remove_empty(last, upper)
+                _remove_empty(last, parent)
                 if prefix in self._parents:
                     os.close(self._parents.pop(prefix))
-                prefix = above
+                prefix = upper
 
     def _write_new(self, name: str, file: File, directory: int | None) -> None:
         """Write a file that is not there; what a killed process left is replaced."""
@@ -484,8 +520,8 @@ class Directory:
             return self._root
         if prefix in self._parents:
             return self._parents[prefix]
-        above, name = split(prefix[:-1])
-        upper = self._parent(above, create=create)
+        beside, name = split(prefix[:-1])
+        upper = self._parent(beside, create=create)
         if upper is None:
             return None
         try:
@@ -531,6 +567,14 @@ def _remove_empty(name: str, parent: int | None) -> None:
     finally:
         os.close(fd)
     os.rmdir(name, dir_fd=parent)
+
+
+def _sync(fd: int) -> None:
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems sync no directory
+            raise
 
 
 def _exists(name: str, fd: int) -> bool:

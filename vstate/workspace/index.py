@@ -87,6 +87,11 @@ def split(path: str) -> tuple[str, str]:
     return before + slash, name
 
 
+def above(path: str) -> list[str]:
+    """The directories above a file, as `split` names them, from the top on."""
+    return ["", *(path[: i + 1] for i, c in enumerate(path) if c == "/")]
+
+
 def sign_of(found: os.stat_result) -> Sign:
     """The sign of a file that was looked at."""
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from vstate.kv.disk.database import FILE_NAME
 from vstate.values.file import File
 from vstate.workspace.ignore import IGNORE_FILES, Rules
-from vstate.workspace.index import Index, Sign, sign_of
+from vstate.workspace.index import Index, Sign, above, sign_of
 from vstate.workspace.paths import CONTROL, is_aside, is_own, refusal, to_name
 
 OPEN_DIRECTORY: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
@@ -87,7 +87,7 @@ class Scan:
         """Look at the directory that is open as `fd`."""
         names = self.index.names
         self._missed = set(names)
-        self._above = {p[: i + 1] for p in names for i, c in enumerate(p) if c == "/"}
+        self._above = {each for prefix in names for each in above(prefix)}
         found = os.fstat(fd)
         self._device = found.st_dev
         self._walk(fd, found, "", Rules(), 0)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from types import EllipsisType
 from typing import Final, Self
 
-from vstate.errors import InvalidInput, KeyNotFound
+from vstate.errors import Conflict, InvalidInput, KeyNotFound
 from vstate.forks import Uncopied
-from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.plural import counted
@@ -94,8 +94,10 @@ class Workspace(Uncopied):
         self._edits: dict[str, Edit] = {}
         self._staged: dict[str, set[int]] = {}
         """By path, the hashes of the values that were staged since the last commit."""
-        self._via: dict[ObjectId | None, frozenset[str]] | None = None
-        """While the files have to move on: trees that they may be as on the way. Else None."""
+        self._via: list[ObjectId | None] = []
+        """Trees of commits that have the edits, on the way to where the state is."""
+        self._left: ObjectId | EllipsisType | None = ...
+        """The tree of the index after the last move of this Workspace. Another tree is another program's."""
         self._noted: WorkspaceRow | None = None
         for each in self._handle.companions:
             if isinstance(each, Workspace) and each.prefix == prefix:
@@ -129,13 +131,36 @@ class Workspace(Uncopied):
 
     # What goes with the state
 
-    def look(self) -> None:
-        """Stage the edits that were made since the last look."""
+    def held(self) -> AbstractContextManager[None]:
+        """Keep other programs from moving the files."""
+        return self._directory.held()
+
+    def begin_commit(self, branch: str, commit: ObjectId) -> None:
+        """The commit of the staged edits is about to be made."""
+        if self._edits:
+            self._directory.begin_commit(branch, commit)
+
+    def look(self, *, is_leaving: bool = False) -> None:
+        """Stage the edits that were made since the last look.
+
+        If another program has moved the files, these are no edits of the commit that the state is at. So
+        nothing is staged, and Conflict is raised if a file was edited, unless the state `is_leaving`.
+        """
         handle, directory = self._handle, self._directory
-        if self._via is not None:
-            self._move()
         with directory.locked():
-            edits = directory.scan(self._edits)
+            is_ours = directory.index.root == self._left
+            if is_ours and self._left != self._root:  # an exception came before the files
+                self._move()
+            edits = directory.scan(self._edits if is_ours else {})
+            if directory.index.root not in (self._left, self._root):
+                self._unstage(self._edits)
+                self._edits = {}
+                if edits and not is_leaving:
+                    raise Conflict(
+                        f"another program has moved the files in {self.directory}; nothing was committed: "
+                        "refresh(), which takes the state there too, and try again"
+                    )
+                return
         self._unstage({path: edit for path, edit in self._edits.items() if path not in edits})
         for path, edit in edits.items():
             key = directory.key(path)
@@ -157,14 +182,9 @@ class Workspace(Uncopied):
 
     def follow(self, ours: Commit | None = None) -> None:
         """Bring the files to the commit where the state is; `ours` is the commit that has its own edits."""
-        self._via = self._via or {}
-        if ours is not None and ours is not self._handle.at.head:
-            objects = self._handle.repo.objects
-            before = objects.commit(ours.parent_ids[0]).root if ours.parent_ids else None
-            # Only what it changed: another file that looks as there was edited, if another process moved it.
-            changed = frozenset(change.key for change in tree.diff(objects.nodes, before, ours.root))
-            self._via |= {ours.root: changed}
-        self._move()
+        if ours is not None and self._edits:
+            self._via.append(ours.root)
+        self._move(operation="" if ours else "refresh")
 
     def edited(self) -> list[str]:
         """The keys of the files that were edited."""
@@ -185,7 +205,7 @@ class Workspace(Uncopied):
         if staged:
             self._handle.discard(staged)
 
-    def _move(self, *, operation: str = "", force: bool = False) -> None:
+    def _move(self, *, operation: str = "refresh", force: bool = False) -> None:
         """Bring the files to the commit where the state is."""
         directory, at = self._directory, self._handle.at
         taken = {
@@ -195,11 +215,14 @@ class Workspace(Uncopied):
             if edit.file is not None and at.table.cache.get(directory.key(path)) is edit.file
         }
         with directory.locked():
-            directory.move(self._root, self._via or {}, taken=taken, operation=operation, force=force)
+            if directory.index.root == self._left:
+                operation = ""  # what was edited stays an edit
+            directory.move(self._root, self._via, taken=taken, operation=operation, force=force)
+            self._left = self._root
         self._edits = {path: edit for path, edit in self._edits.items() if path not in taken}
         self._staged = {path: values for path, values in self._staged.items() if path in self._edits}
         self._note()
-        self._via = None
+        self._via = []
 
     @property
     def _root(self) -> ObjectId | None:
