@@ -81,6 +81,33 @@ def test_redo_takes_the_files_along(place: Path, vstate: Any) -> None:
     assert found_in(place) == before
 
 
+def test_two_agents_merge_texts_and_choose_in_the_terminal(place: Path, vstate: Any) -> None:
+    """Lines that each changed alone are merged; for a line that both changed, the terminal names a side."""
+    side, old = place.parent / "side", b"1\n2\n3\n4\n5\n"
+    with Versioned(Disk(place.parent / "store")) as state, Workspace(state, place) as files:
+        put(place, {"both": old, "mine": old, "yours": old})
+        state.commit("texts")
+        with files.fork("agent", side) as other:
+            put(side, {"both": b"one\n2\n3\n4\n5\n", "mine": b"theirs\n", "yours": b"yours\n", "new": b"n"})
+            other.state.commit("theirs")
+        put(place, {"both": b"1\n2\n3\n4\nfive\n", "mine": b"mine\n", "yours": b"ours\n"})
+        state.commit("ours")
+    before = found_in(place)
+    result = vstate.run("merge", "agent")
+    assert result.exit_code == 1
+    assert "conflict files/mine: both sides changed lines 1 to 5" in result.output
+    assert "-1\n" in result.output
+    assert "+theirs" in result.output
+    assert "in conflict on 'files/mine', 'files/yours'" in result.stderr
+    assert found_in(place) == before
+    assert vstate.run("merge", "agent", "--ours", "files/mine", "--theirs", "files/yours").exit_code == 0
+    texts = {"both": b"one\n2\n3\n4\nfive\n", "mine": b"mine\n", "yours": b"yours\n", "new": b"n"}
+    assert found_in(place) == before | {name: File(text) for name, text in texts.items()}
+    with Versioned(Disk(place.parent / "store"), branch="agent") as agent, Workspace(agent, side):
+        agent.merge("main")
+        assert found_in(side) == found_in(place)
+
+
 def test_a_workspace_of_another_branch_stays(place: Path, vstate: Any) -> None:
     """A directory that was opened on a branch of its own does not go where HEAD goes."""
     aside = place.parent / "side"
