@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -255,8 +256,6 @@ def test_rows_that_sqlite_moved_leave_no_trace(tmp_path: Path) -> None:
 
 def test_readers_that_keep_old_bytes_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader keeps old pages in the log or the file: the report says so, and the next call removes them."""
-    import sqlite3
-
     from vstate.kv.disk import database
 
     monkeypatch.setattr(database, "_LOG_SECONDS", 0.1)
@@ -282,6 +281,25 @@ def test_readers_that_keep_old_bytes_are_told(tmp_path: Path, monkeypatch: pytes
         reader.close()
         assert not state.erase("users/ann", all_branches=True).traces
         assert MARKER.encode() not in bytes_of(tmp_path / "store")
+
+
+@pytest.mark.parametrize("room", [False, True])
+def test_scrub_cleans_the_file_after_a_branch_was_forgotten(tmp_path: Path, room: bool) -> None:
+    """A reader keeps bytes of a forgotten branch in the log. `scrub` removes them, as does any erasure."""
+    with Disk(tmp_path / "store") as disk:
+        repo = Repository(disk)
+        reader = sqlite3.connect(tmp_path / "store" / "vstate.db", isolation_level=None)
+        repo.commit("main", set={"kept": 1})
+        for name in ("ann", "ben"):
+            repo.commit_many([BranchChanges(name, set={"name": f"{MARKER} {name}"}, room=room)])
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM kv").fetchall()
+            repo.delete_branch(name, forget=True)
+            assert MARKER.encode() in bytes_of(tmp_path / "store")
+            reader.execute("ROLLBACK")
+            assert not (disk.scrub()[1] if name == "ann" else repo.erase("no such key").traces)
+            assert MARKER.encode() not in bytes_of(tmp_path / "store")
+        reader.close()
 
 
 def test_other_branches_and_other_rooms_are_named() -> None:

@@ -308,10 +308,10 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         this default.
         """
 
-    def scrub(self, keys: Sequence[str]) -> tuple[str, list[str]]:
+    def scrub(self, keys: Sequence[str] = ()) -> tuple[str, list[str]]:
         """Remove the bytes of deleted rows from the store's own files, and search these for keys of objects.
 
-        Returns the name of the files or the store, and a sentence for each find. Other calls wait meanwhile.
+        Returns the name of the files or the store, and a sentence for each find. Writers wait meanwhile.
         This default, for a store without files of its own, looks whether the store has the keys.
         """
         there = self.present(keys)

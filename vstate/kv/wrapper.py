@@ -226,7 +226,7 @@ class Translated(StoreWrapper):
     def forget(self, key: str) -> None:
         self._store.forget(self._name(key))
 
-    def scrub(self, keys: Sequence[str]) -> tuple[str, list[str]]:
+    def scrub(self, keys: Sequence[str] = ()) -> tuple[str, list[str]]:
         return self._store.scrub([self._name(key) for key in keys])
 
     def _rows(self, values: Mapping[str, bytes | None]) -> dict[str, bytes | None]:

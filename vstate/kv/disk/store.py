@@ -229,7 +229,7 @@ class Disk(TransactionalStore):
             if not isinstance(failure, StoreFull):  # without room for the log nothing moves
                 raise failure from error
 
-    def scrub(self, keys: Sequence[str]) -> tuple[str, list[str]]:
+    def scrub(self, keys: Sequence[str] = ()) -> tuple[str, list[str]]:
         """As promised by KVStore. Writes the file anew, without free places, and empties the log."""
         self._prune(math.inf)
         backoff: Backoff | None = None

@@ -386,18 +386,19 @@ class Rewrite:
 
     def sweep(self) -> None:
         """Remove all objects of the room that nothing leads to."""
-        room, gone = self.room, set[ObjectId]()
+        room, removed = self.room, set[str]()
 
         def swept() -> Marks:
             marks, sweep = Marks(room, progress=self._progress), Sweep(room, self._progress)
             marks.begin(lambda key, line: line.commits)
-            gone.update(marks.garbage())
+            sweep.removed = removed
             sweep.remove_garbage(marks, timedelta(0))
             self.counts += sweep.counts
             return marks
 
         marks = retry_after_sweep(room, swept)
-        self.gone = [prefix_of(self.number) + _key(oid) for oid in gone if oid not in marks]
+        gone = (key for key in removed if ObjectId.parse(key.removeprefix(OBJECT_PREFIX)) not in marks)
+        self.gone = [prefix_of(self.number) + key for key in gone]
         self._is_kept = any(oid in marks for oid in self.new)
         self.held = [*self._found(marks)]
         room.objects.drop()

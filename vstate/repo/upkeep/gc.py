@@ -551,6 +551,8 @@ class Sweep:
         """When to leave the rest to another sweep. It removes for as long, at least, as the plan took."""
         self.is_whole = True
         self.counts = Counter[str]()
+        self.removed: set[str] | None = None
+        """The keys of the removed objects, if it begins as a set."""
 
     def execute(self, plan: Plan, grace: timedelta) -> None:
         """Carry out a plan: remove the lines that go, end the histories, and remove the objects that go.
@@ -623,10 +625,15 @@ class Sweep:
 
         if not self._store.exclusively(deletions):
             return False
+        self._note(found)
         self.counts["removed"] += len(found)
         self.counts["removed_bytes"] += sum(map(len, found.values()))
         self._progress("removing", self.counts["removed"])
         return True
+
+    def _note(self, keys: Iterable[str]) -> None:
+        if self.removed is not None:
+            self.removed |= set(keys)
 
     def _set_aside(self, marks: Marks, ids: Sequence[ObjectId]) -> None:
         """Move garbage to the trash, where readers still find it, in a store with other writers."""
@@ -637,6 +644,7 @@ class Sweep:
             {TRASH + key.removeprefix(OBJECT_PREFIX): in_trash(value) for key, value in found.items()}
         )
         self._store.delete_many(list(found))
+        self._note(found)
         # A writer may have found one of them before the look, and moved a ref to it afterwards.
         marks.catch_up()
         back = {
