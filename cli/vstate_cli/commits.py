@@ -66,6 +66,8 @@ def time_and_info(commit: Commit, out: Output) -> Line:
         is_number = isinstance(seconds, int | float) and math.isfinite(seconds)
         line.append((f" · {duration(seconds)}" if is_number else f" · seconds={_brief(seconds)}", "dim"))
     for key, value in islice(info.items(), _MOST_ITEMS):
+        if isinstance(value, Mapping):  # of a run, for one
+            value = value.get("id", value)
         line.append((f" · {safe(key, _LONGEST_NAME)}={_brief(value)}", "dim"))
     if len(info) > _MOST_ITEMS:
         line.append((f" · … {len(info) - _MOST_ITEMS} more", "dim"))

@@ -101,6 +101,7 @@ def test_a_run_reads_everywhere(vstate, store):
         "charge#1:",
         "open",
     ]
+    assert "+0000 · run=order 17\n" in vstate.run("log", "-1", "runs/order%2017").output
     assert "step/fail#1/record" in vstate.run("ls", "--raw", "runs/order%2017").output
     with Versioned(store) as state:
         repo = state.repo

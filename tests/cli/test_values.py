@@ -24,7 +24,7 @@ def frame(pandas: Any) -> Any:
             "price": [1.5, float("nan"), 3.0],
             "city": ["Rome", None, "東京"],
             "count": [1, 2, 3],
-            "when": pandas.to_datetime(["2024-01-01T00:00:00", "2024-01-02T03:04:05", None]),
+            "when": pandas.to_datetime(["2024-01-01T00:00:00.000", "2024-01-02T03:04:05.074", None]),
             "grade": pandas.Categorical(["low", "high", None]),
             "weight": [4.0, 5.0, 6.0],
             "maybe": pandas.array([1, None, 3], dtype="Int64"),
@@ -39,7 +39,7 @@ SESSIONS = {
         >>> commit(store, frame=frame)
         show frame -> DataFrame: 3 rows, 7 columns / price city count when grade weight maybe
             / float64 ... int64 datetime64[us] category float64 Int64 / 0 1.5 Rome 1 2024-01-01 low 4.0 1
-            / 1 nan...2 2024-01-02T03:04:05 high 5.0 / 2 3.0 東京 3 NaT 6.0 3
+            / 1 nan...2 2024-01-02T<clock>000 high 5.0 / 2 3.0 東京 3 NaT 6.0 3
         >>> changed = frame.assign(new=1).drop(columns="weight")
         >>> changed.loc[1, "price"], changed.loc[2, "city"] = 9.5, "Oslo"
         >>> commit(store, frame=changed)

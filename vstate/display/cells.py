@@ -10,7 +10,7 @@ from vstate.values.preview import preview
 
 _LONGEST: Final = 80
 _WHITESPACE: Final = re.compile(r"\s+")
-_NO_FRACTION: Final = re.compile(r"(T\d\d:\d\d:\d\d)\.0+(Z?)")
+_NO_FRACTION: Final = re.compile(r"(T\d\d:\d\d:\d\d)\.0+(?!\d)")
 _MIDNIGHT: Final = "T00:00:00"
 
 
@@ -21,7 +21,7 @@ def cell_text(value: object) -> str:
     if isinstance(value, str):
         text = value[: _LONGEST + 1]
         if "T" in text:
-            text = _NO_FRACTION.sub(r"\1\2", text).removesuffix(_MIDNIGHT)
+            text = _NO_FRACTION.sub(r"\1", text).removesuffix(_MIDNIGHT)
         return cut_text(text)
     if isinstance(value, float) and math.isfinite(value):
         text = repr(value)

@@ -20,7 +20,7 @@ def state(stored: Stored) -> Mapping[str, Any]:
 def row(step: Step) -> dict[str, Any]:
     """The record of a step for people and for JSON: times with their zone, and the seconds that it took."""
     began = datetime.fromtimestamp(step.began, UTC)
-    seconds = None if step.ended is None else round(step.ended - step.began, 3)
+    seconds = None if step.ended is None else round(step.ended - step.began, 6)
     return {
         "step": step.id,
         "status": step.status,
