@@ -169,6 +169,30 @@ FSCK = "fsck of an array of 200 MB, disk"
 FSCK_BYTES = 200 * 10**6
 
 
+ERASE, ERASED_COMMITS = "erase a key that half of 10,000 commits have, disk", 10_000
+
+
+@workload(Row(ERASE, "seconds", (Target(10.0),)), rounds=2)
+def erase_of_a_key(scratch: Path) -> Iterator[Sides]:
+    with Versioned(scratch / "vstate") as state:
+        for number in range(ERASED_COMMITS):
+            if number == ERASED_COMMITS // 2:
+                state["users/ann"] = {"name": "Ann", "visits": 0}
+            elif number > ERASED_COMMITS // 2:
+                state["users/ann"]["visits"] += 1
+            state["turn"] = number
+            state.commit(f"turn {number}")
+    turns = count()
+
+    def erase() -> dict[str, float]:
+        copy = scratch / f"copy-{next(turns)}"
+        shutil.copytree(scratch / "vstate", copy)
+        with Versioned(copy) as state:
+            return {ERASE: seconds(state.erase, "users/ann")}
+
+    yield {"vstate": erase}
+
+
 @workload(Row(FSCK, "seconds", (Target(2.0, side="floor"),)))
 def fsck_of_an_array(scratch: Path) -> Iterator[Sides]:
     array = np.random.default_rng(24).integers(0, 255, FSCK_BYTES, dtype=np.uint8)

@@ -649,7 +649,18 @@ def test_a_workspace_with_await(tmp_path: Path) -> None:
             put(tmp_path / "p", {"a": b"b"})
             await files.restore(force=True)
             assert dict(await files.at("HEAD")) == found_in(tmp_path / "p")
+            async with files.fork("side", tmp_path / "q") as other:
+                put(tmp_path / "q", {"b": b"b"})
+                await other.state.commit("two")
+            await state.merge("side")
+            assert found_in(tmp_path / "p") == found_in(tmp_path / "q")
             await files.close()
+            put(tmp_path / "p", {"a": b"c"})
+            assert await state.commit("three") is None
+
+    own = {"directory", "look", "follow", "edited", "keeps"}  # a value, and what the state calls
+    names = {name for name in dir(Workspace) if not name.startswith("_")} - own
+    assert names == {name for name in dir(aio.Workspace) if not name.startswith("_")}
 
     asyncio.run(main())
 

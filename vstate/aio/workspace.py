@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
+from contextlib import asynccontextmanager
 from functools import partial
 from os import PathLike
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from vstate import workspace as sync
 from vstate.aio.mapping import awaited
 from vstate.aio.versioned import Versioned
 from vstate.forks import new_lock
+from vstate.repo.core import Revision
 
 
 class Workspace:
     """A directory of files that goes with an awaited state: `await Workspace(state, "project")`.
 
-    `vstate.Workspace` explains the arguments. It opens when it is first awaited.
+    `vstate.Workspace` explains the arguments. It opens when it is first awaited; `async with` also closes it.
     """
 
     def __init__(
@@ -27,7 +29,8 @@ class Workspace:
         *,
         force: bool = False,
     ) -> None:
-        self._state = state
+        self.state: Final = state
+        self.prefix: Final = prefix
         self._workers = state._workers
         self._open = partial(sync.Workspace, directory=directory, prefix=prefix, force=force)
         self._opening = new_lock()
@@ -36,7 +39,7 @@ class Workspace:
     async def _opened(self) -> sync.Workspace:
         if self._workspace is not None:
             return self._workspace
-        state = await self._state._opened()
+        state = await self.state._opened()
         return await self._workers.run(partial(self._open_once, state))
 
     def _open_once(self, state: Any) -> sync.Workspace:
@@ -48,6 +51,22 @@ class Workspace:
     def __await__(self) -> Generator[Any, None, Self]:
         yield from self._opened().__await__()
         return self
+
+    async def __aenter__(self) -> Self:
+        await self._opened()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @asynccontextmanager
+    async def fork(
+        self, name: str, directory: str | PathLike[str], at: Revision = "HEAD"
+    ) -> AsyncIterator[Workspace]:
+        """A new branch at a revision, as a state and a directory of its own, for the `async with` block."""
+        async with await self.state.fork(name, at) as state:
+            async with Workspace(state, directory, self.prefix) as other:
+                yield other
 
     status = awaited(sync.Workspace.status)
     diff = awaited(sync.Workspace.diff)
