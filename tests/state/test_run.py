@@ -928,6 +928,23 @@ def test_a_record_that_was_erased(end: str) -> None:
     assert not shop.state.has_uncommitted
 
 
+def test_the_record_of_an_open_step_is_not_erased() -> None:
+    """Otherwise the next run would pay again. A step that is done, or was resolved, may be erased."""
+    shop = Shop()
+    shop.fails = [OSError("no answer")]
+    with pytest.raises(OSError, match="no answer"):
+        shop.order()
+    repo, rows = shop.state.repo, dict(shop.state.store.items())
+    for dry_run in (True, False):
+        with pytest.raises(InvalidInput, match="'charge#1' of run 'order-17' is open: resolve it"):
+            repo.erase("step/charge*", all_branches=True, dry_run=dry_run)
+    assert dict(shop.state.store.items()) == rows
+    assert repo.erase("step/quote*", branch="runs/order-17").commits
+    with shop.state.run("order-17") as run:
+        run.resolve("charge#1", {"receipt": 1})
+    assert repo.erase("step/charge*", branch="runs/order-17").commits
+
+
 def test_a_clock_that_was_ahead() -> None:
     """A run begins on a commit of the future, and a reset leads behind it: the edits are made once."""
     shop = Shop()

@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import partial
 from itertools import chain, takewhile
 
-from vstate.errors import CorruptObject
+from vstate.errors import CorruptObject, InvalidInput
 from vstate.kv.base import OBJECT_PREFIX, batches, batches_by_bytes
 from vstate.objects import tree
 from vstate.objects.canonical import encode_checked
@@ -31,6 +31,7 @@ from vstate.repo.names.remotes import Remotes
 from vstate.repo.objects import replaced_rows
 from vstate.repo.rooms import mark_of, prefix_of
 from vstate.repo.rules.labels import parse_labels
+from vstate.repo.runs import RECORD, STEP, RunInfo
 from vstate.repo.sweeps import arrival, retry_after_sweep, unfinished
 from vstate.repo.upkeep.gc import Sweep
 from vstate.repo.upkeep.reach import Marks, UpkeepProgress
@@ -236,14 +237,22 @@ class Rewrite:
     def extend(self, write: Write) -> None:
         """Make the commits that were not looked at yet anew, from the oldest on."""
         heads = [oid for ref, oid in self._refs.items() if self._is_chosen(ref)]
-        if self.room.security.trust is not None:
-            for oid in heads:
-                self.room.require_trusted(self.room.objects.commit(oid))
+        for head in map(self.room.objects.commit, heads):
+            self.room.require_trusted(head)
+            self._require_no_open_step(head)
         self._extend(heads, write)
         lines = (key for key in self._lines if self._is_chosen(ref_of_line(key)))
         logged = {oid for key in lines for oid in self._logged(key) if oid not in self._seen}
         there = self.room.store.present([*map(_key, logged)])
         self._extend([oid for oid in logged if _key(oid) in there], write)
+
+    def _require_no_open_step(self, head: Commit) -> None:
+        """Raise InvalidInput if the record of an open step would go: the next run would do the step again."""
+        if (run := RunInfo.of(head)) is None:
+            return
+        for step in run.open:
+            if STEP + step + RECORD in self._selection.changes(self.room.objects, head.root):
+                raise InvalidInput(f"step {step!r} of run {run.id!r} is open: resolve it, and then erase it")
 
     def _extend(self, starts: Sequence[ObjectId], write: Write) -> None:
         history, objects = self.room.history, self.room.objects
