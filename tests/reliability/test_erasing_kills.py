@@ -9,7 +9,8 @@ import pytest
 from scripts import LONGEST, Record, run_script
 from soak import sized
 
-KILLS = sized(40, 4000)
+KILLS = sized(300, 4000)
+KILLS_BESIDE_A_SERVER = sized(12, 200)
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
@@ -17,6 +18,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow
 def test_kills_of_erase(fast_path: Path, record: Record) -> None:
     """A process that erases a key is killed at each of its steps: all refs of a room are old, or all new.
 
@@ -25,4 +27,14 @@ def test_kills_of_erase(fast_path: Path, record: Record) -> None:
     result = run_script("erasing.py", KILLS, 7, fast_path)
     assert result["killed"] > KILLS // 2
     assert {"old and old", "new and old", "new and new"} <= result.keys(), result
+    record(**result)
+
+
+def test_kills_of_erase_beside_a_server(server_url: str, record: Record) -> None:
+    """A process that erases a key on a server is killed at random moments: each ref is old or new.
+
+    In Redis and PostgreSQL all refs of a room are. The same call, made again, finishes.
+    """
+    result = run_script("erasing.py", KILLS_BESIDE_A_SERVER, 7, server_url)
+    assert result.get("killed")
     record(**result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 from vstate.arguments import check_state_key
 from vstate.errors import InvalidInput, NotFound
@@ -14,7 +14,8 @@ from vstate.objects.expiry import split_expiry, with_expiry
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import Node
 from vstate.repo.compare.fingerprints import Fingerprints
-from vstate.repo.compare.paths import Part, find_part
+from vstate.repo.compare.paths import find_part
+from vstate.repo.compare.plain import find_object, with_part
 from vstate.repo.core import Core
 from vstate.repo.objects import Objects
 from vstate.repo.search.texts import texts_in
@@ -27,8 +28,6 @@ Where = Callable[[Any], object]
 
 Edit = Callable[[Any], Any]
 """Gets a loaded value, and returns it without the erased part; ABSENT to erase the key."""
-
-_PLAIN: Final = ("builtins", "datetime")  # modules of the types that plain data is made of
 
 
 class Selection:
@@ -176,49 +175,13 @@ class Selection:
         return False
 
 
-# A part of a value
-
-
 def _without_part(value: Any, key: str, path: str) -> Any:
     """Plain data without its part at a path; NotFound if there is none, InvalidInput for other data."""
     prints = Fingerprints()
     trail = find_part(value, path, prints)
-    if not _is_plain(value):
-        raise InvalidInput(
-            f"the value of {key!r} has objects of classes, and nothing is unpickled here: erase the part in "
-            f"Python, with state.erase({key!r}, edit=function), which gives each value without the part"
-        )
-    return _cut(value, trail, prints)
-
-
-def _cut(holder: Any, trail: Sequence[Part], prints: Fingerprints) -> Any:
-    """A container without the part at the end of the trail."""
-    part, *below = trail
-    new = _cut(part.value, below, prints) if below else ABSENT
-    if isinstance(holder, dict):
-        name = next(name for name in holder if prints.place(name) == part.place)
-        pairs = {**holder, name: new}
-        return pairs if below else {each: pairs[each] for each in pairs if each is not name}
-    if isinstance(holder, set | frozenset):
-        return type(holder)(holder - {part.value} | ({new} if below else set()))
-    items, place = list(holder), part.place
-    assert isinstance(place, int)
-    items[place : place + 1] = [new] if below else []
-    return type(holder)(items)
-
-
-def _is_plain(value: object) -> bool:
-    """Whether plain data is made of containers and atoms alone."""
-    waiting, seen = [value], set[int]()
-    while waiting:
-        value = waiting.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if type(value).__module__ not in _PLAIN:
-            return False
-        if isinstance(value, dict):
-            waiting += [*value, *value.values()]
-        elif isinstance(value, list | tuple | set | frozenset):
-            waiting += value
-    return True
+    if find_object(value) is None:
+        return with_part(value, trail, ABSENT, prints)
+    raise InvalidInput(
+        f"the value of {key!r} has objects of classes, and nothing is unpickled here: erase the part in "
+        f"Python, with state.erase({key!r}, edit=function), which gives each value without the part"
+    )
