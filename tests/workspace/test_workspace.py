@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -396,6 +397,40 @@ def test_a_lost_index_loses_no_edit(store: Memory, place: Path) -> None:
         assert found_in(place) == {"a": File(b"edit")}
         assert again.status().modified == ["a"]
         again.restore(force=True)
+
+
+def test_an_index_that_is_deleted_meanwhile_costs_a_look(store: Memory, place: Path) -> None:
+    """As by `git clean -fdx`: the state knows at which commit the files are."""
+    state = Versioned(store)
+    files = Workspace(state, place)
+    put(place, {"a": b"a", "b": b"b", "c": b"c"})
+    state.commit("one")
+    shutil.rmtree(place / ".vstate-files")
+    put(place, {"a": b"edit", "b": None})
+    assert (files.status().modified, files.status().added) == (["a"], [])
+    state.commit("two")
+    assert found_in(place)["a"] == File(b"edit")
+    assert not files.status()
+
+
+def test_refresh_follows_a_directory_to_another_branch(store: Memory, place: Path) -> None:
+    """Another state has switched HEAD and the files: an edit of them is none of this state's branch."""
+    state, other = Versioned(store), Versioned(store)
+    files = Workspace(state, place)
+    put(place, {"a": b"a"})
+    state.commit("one")
+    other.refresh()
+    Workspace(other, place)
+    other.switch("side", create=True)
+    other["files/a"] = File(b"side's")
+    other.commit("two")
+    put(place, {"a": b"edit"})
+    with pytest.raises(Conflict, match="another program has moved"):
+        state.commit("on the wrong branch")
+    state.refresh()
+    assert (state.branch, files.status().modified) == ("side", ["a"])
+    state.commit("edit")
+    assert as_at_head(state, place)
 
 
 def test_gc_may_remove_the_commit_of_the_directory(store: Memory, place: Path) -> None:
@@ -805,6 +840,7 @@ def test_another_program_waits_while_files_are_committed(
             return publish(*arguments, **options)
 
         monkeypatch.setattr(state.repo, "publish_all", publish_late)
+        state.before_commit(lambda state: program("files.status()"))  # before that it need not wait
         put(place, {"a": b"ours"})
         ours = state.commit("ours")
         assert theirs[0].result() == "None\n"

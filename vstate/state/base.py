@@ -112,7 +112,7 @@ class Companion(Protocol):
     """
 
     def held(self) -> AbstractContextManager[None]:
-        """Keep others from moving it, during an operation that commits or moves the state."""
+        """Keep others from moving it, while the state commits."""
 
     def begin_commit(self, branch: str, commit: ObjectId) -> None:
         """A commit is about to be made, which has what the last look staged."""

@@ -166,12 +166,7 @@ class Handle(StateHandle):
             self.operation = ref(token)
             if not self.at.settled:
                 self.settle()
-            if not self.companions:
-                return operation(*args, **options)
-            with ExitStack() as held:
-                for each in self.companions:
-                    held.enter_context(each.held())
-                return operation(*args, **options)
+            return operation(*args, **options)
 
     def require_idle(self, done: str) -> None:
         """Raise InvalidInput while the values are compared: from the pickling of one of them."""
@@ -544,26 +539,34 @@ class Handle(StateHandle):
     def savepoint(self) -> Savepoint:
         return Savepoint(self)
 
-    def has_uncommitted(self) -> bool:
+    def has_uncommitted(self, *, is_leaving: bool = False) -> bool:
         """Whether a commit would be made."""
         with self.lock:
-            self.look_outside()
+            self.look_outside(is_leaving=is_leaving)
             at = self.at
             if not at.events and not at.table.dirty and not at.table.open:
                 return False
             return bool(at.events or self.compare().changes)
 
-    def require_clean(self, operation: str) -> None:
+    def require_clean(self, operation: str, *, is_leaving: bool = False) -> None:
         """Raise UncommittedChanges if a commit would be made."""
-        if self.has_uncommitted():
+        if self.has_uncommitted(is_leaving=is_leaving):
             with self.lock:
                 raise UncommittedChanges(operation, self.compare().changes)
 
-    def look_outside(self) -> None:
+    def look_outside(self, *, is_leaving: bool = False) -> None:
         """Settle, and stage what was changed outside; the lock is held."""
         self.settle()
         for each in self.companions:
-            each.look()
+            each.look(is_leaving=is_leaving)
+
+    @contextmanager
+    def outside_held(self) -> Iterator[None]:
+        """Keep other programs from moving what is outside."""
+        with ExitStack() as held:
+            for each in self.companions:
+                held.enter_context(each.held())
+            yield
 
     def follow(self, ours: Commit | None = None) -> None:
         """Have everything outside go where the state is now; `ours` is the commit made on the way, if any."""

@@ -102,7 +102,7 @@ def refresh(handle: Handle) -> Commit | None:
     if handle.follows_head:
         head = handle.repo.refs.head()
         if head.branch != handle.at.branch:
-            handle.require_clean("refresh")
+            handle.require_clean("refresh", is_leaving=True)
         _go_to(handle, head)
     else:
         go_to_newest(handle)

@@ -97,8 +97,8 @@ class _Write(NamedTuple):
 class Directory:
     """The files of one directory, which are the keys under `prefix` of a tree. Use it while it is `locked`.
 
-    `refused` has the keys that cannot be written here, and why. `progress` is called with the number of files
-    that a move has written.
+    `loaded` is the sign of the index file, None without one. `refused` has the keys that cannot be written
+    here, and why. `progress` is called with the number of files that a move has written.
     """
 
     progress: Callable[[int], object] = staticmethod(lambda count: None)
@@ -112,7 +112,7 @@ class Directory:
         self.index = Index()
         self.left_out: dict[str, str] = {}
         self.refused: dict[str, str] = {}
-        self._loaded: Sign | None = None
+        self.loaded: Sign | None = None
         self._root = self._control = self._lock = -1
         self._holder = 0  # the process, while it has the directory held
         self._parents: dict[str, int] = {}
@@ -144,7 +144,7 @@ class Directory:
         try:
             yield
         except BaseException as error:
-            self._loaded = None  # what is in memory may be ahead of the files
+            self.loaded = None  # what is in memory may be ahead of the files
             if isinstance(error, OSError):
                 raise StorageError(f"the files in {self.path}: {error}; mend that, and call again") from error
             raise
@@ -188,18 +188,18 @@ class Directory:
         try:
             found = os.stat("index", dir_fd=self._control, follow_symlinks=False)
         except FileNotFoundError:
-            self.index, self._loaded = Index(), None
+            self.index, self.loaded = Index(), None
             return
-        if self._loaded != (sign := sign_of(found)):
+        if self.loaded != (sign := sign_of(found)):
             read = read_file(self._control, "index", found)
             index = None if read is None else Index.decode(read[0].data)
             self.index = index or Index()
-            self._loaded = None if index is None else sign
+            self.loaded = None if index is None else sign
 
     def _save(self) -> None:
         self._write_new("index.new", File(self.index.encode()), self._control)
         os.rename("index.new", "index", src_dir_fd=self._control, dst_dir_fd=self._control)
-        self._loaded = sign_of(os.stat("index", dir_fd=self._control, follow_symlinks=False))
+        self.loaded = sign_of(os.stat("index", dir_fd=self._control, follow_symlinks=False))
         os.ftruncate(self._lock, 0)
 
     def begin_commit(self, branch: str, commit: ObjectId) -> None:
@@ -265,7 +265,7 @@ class Directory:
         overwrites them.
         """
         index = self.index
-        is_first = self._loaded is None
+        is_first = self.loaded is None
         new, olds = self._changes(root, [index.root, *index.moving, *via], {*map(self.key, taken)})
         writes, seen, edited = self._find(root, new, olds, force)
         if edited and operation and not is_first:

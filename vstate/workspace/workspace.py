@@ -149,7 +149,8 @@ class Workspace(Uncopied):
         handle, directory = self._handle, self._directory
         with directory.locked():
             is_ours = directory.index.root == self._left
-            if is_ours and self._left != self._root:  # an exception came before the files
+            # An exception came before the files, or somebody deleted the index.
+            if (is_ours and self._left != self._root) or directory.loaded is None:
                 self._move()
             edits = directory.scan(self._edits if is_ours else {})
             if directory.index.root not in (self._left, self._root):
