@@ -1,4 +1,4 @@
-"""fsspec: the Files of a store by URL, for pandas, polars, pyarrow and whatever else reads through fsspec."""
+"""fsspec: the Files of a store as a filesystem, for pandas, polars, pyarrow and others that use fsspec."""
 
 from __future__ import annotations
 
@@ -152,8 +152,8 @@ class StoredFile(AbstractBufferedFile):
 
     def __init__(self, fs: VstateFileSystem, path: str, entry: Entry, **options: Any) -> None:
         self._part = entry.parts[0]
-        self._store = fs
         super().__init__(fs, path, size=entry.size, **options)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
-        return self._store.read(self._part, start, min(end, self.size))
+        data: bytes = self.fs.read(self._part, start, min(end, self.size))
+        return data
