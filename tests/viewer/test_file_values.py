@@ -107,7 +107,7 @@ def test_two_agents_merge_in_the_page(look: Look, state: Versioned, serve: Serve
                     (place / name).write_text(text)
             state.commit("the first agent")
             other.state.commit("the second agent")
-            page = look(serve(write=True), "page=merge&ours=main&theirs=second")
+            page = look(serve(write=True), "page=merge")
             written = page.locator(".conflict", has_text="written.md")
             written.locator(".is-ours", has_text="mine").wait_for()
             written.locator(".is-theirs", has_text="theirs").wait_for()

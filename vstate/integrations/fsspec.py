@@ -155,5 +155,5 @@ class StoredFile(AbstractBufferedFile):
         super().__init__(fs, path, size=entry.size, **options)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
-        data: bytes = self.fs.read(self._part, start, min(end, self.size))
+        data: bytes = self.fs.read(self._part, start, end)
         return data
