@@ -50,13 +50,13 @@ def root_of(repo: Repository, row: WorkspaceRow, head: Head) -> ObjectId | None:
 
 
 @contextmanager
-def moving_files(repo: Repository, out: Output, operation: str) -> Iterator[None]:
-    """For a command that moves HEAD or its branch: the files here go along.
+def moving_files(repo: Repository, out: Output, operation: str, *, every: bool = False) -> Iterator[None]:
+    """For a command that moves HEAD or its branch, or `every` branch: the files here go along.
 
     Raises UncommittedChanges, before anything moves, if one of them was edited.
     """
-    head = repo.refs.head()
-    rows = at_head(repo, workspaces(repo.store))
+    head, rows = repo.refs.head(), workspaces(repo.store)
+    rows = [row for row in rows if is_here(row)] if every else at_head(repo, rows)
     directories = [(row, open_directory(repo, row, out)) for row in rows]
     for row, directory in directories:
         with directory.locked():

@@ -72,6 +72,19 @@ def test_a_verb_takes_the_files_along_and_no_edit(name: str, place: Path, vstate
     assert vstate.json("files")[0]["branch"] == "main"
 
 
+def test_erase_takes_the_files_of_every_branch_along(place: Path, vstate: Any) -> None:
+    """The file goes from each directory of the branches. A dry run says so much, also beside an edit."""
+    side = place.parent / "side"
+    put(side, {"s": b"edit"})
+    assert "would erase" in vstate("erase", "files/a", "--all-branches", "--dry-run")
+    assert "uncommitted changes of 'files/s'" in vstate.fails("erase", "files/a", "--all-branches", "--yes")
+    put(side, {"s": File(b"s", "executable")})
+    result = vstate.run("erase", "files/a", "--all-branches", "--yes")
+    assert f"the files in {side} went along" in result.stderr
+    assert "a" not in found_in(place).keys() | found_in(side).keys()
+    assert "~" not in vstate("files", "--directory", str(side))
+
+
 def test_redo_takes_the_files_along(place: Path, vstate: Any) -> None:
     """After an undo, the files are again as they were."""
     before = found_in(place)

@@ -195,6 +195,7 @@ def test_every_kind_of_store(kind: str, request: pytest.FixtureRequest, tmp_path
         report = state.erase("users/ann", all_branches=True)
         assert report.versions == 5
         assert (report.traces, report.kept_by, report.held) == ((), (), ())
+        assert report.checked.endswith(f" for {report.objects} objects")
         assert "users/ann" not in state
         assert [commit.message for commit in state.log(limit=1)] == ["merged"]
         same_but(store, before, "users/ann")
@@ -458,7 +459,8 @@ def test_a_history_that_was_cut_off(kind: str) -> None:
     before = everything(state.repo)
     assert any(key.startswith("shallow/") for key in rows_of(store))
     state.refresh()
-    state.erase("users/ann", all_branches=True)
+    report = state.erase("users/ann", all_branches=True)
+    assert report.checked.endswith(f" for {report.objects} objects")
     same_but(store, before, "users/ann")
     sound(store)
     assert state.repo.log("main")

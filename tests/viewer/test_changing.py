@@ -10,9 +10,12 @@ import pytest
 from viewers import Serve, Viewer
 
 from vstate import Disk, Memory, Versioned
+from vstate.errors import InvalidInput
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.repo import Repository
+from vstate.viewer import editing
 from vstate.viewer.changing import Body, Changing
+from vstate.viewer.editing import edited
 
 pytestmark = pytest.mark.slow
 
@@ -156,6 +159,16 @@ def test_edit(writer: Viewer, tmp_path: Path, state: Versioned) -> None:
         assert edited["plan"]["pair"] == (2**70, 2.5)
     times = {writer.get(f"/value?key=expiring&rev={rev}")["expires"][:16] for rev in ("main", "three")}
     assert len(times) == 1
+
+
+def test_edit_of_a_member_and_of_a_large_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member of a set and a value under a number are edited; a value of many parts is not."""
+    value = {"set": {1, 2}, 3: [4]}
+    assert edited(value, "set{1}", "int", 5) == {"set": {2, 5}, 3: [4]}
+    assert edited(value, "[3][0]", "int", 5) == {"set": {1, 2}, 3: [5]}
+    monkeypatch.setattr(editing, "_MOST_PARTS", 6)
+    with pytest.raises(InvalidInput, match="more than 6 parts"):
+        edited(value, "set{1}", "int", 5)
 
 
 class Moves(Memory):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from contextlib import nullcontext
 from functools import partial
 
 import click
@@ -13,11 +14,11 @@ from vstate_cli.commands.bisect import Condition
 from vstate_cli.output import Line, safe
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import BRANCH, KEY
+from vstate_cli.workspaces import moving_files
 
 
 @command(
     "erase",
-    moves=True,
     examples=[
         "vstate erase users/ann --dry-run",
         "vstate erase 'users/ann/*' --all-branches --events",
@@ -82,7 +83,9 @@ def erase(
     if not (dry_run or yes):
         session.out.aside(map(_line, run(dry_run=True).lines()))
         _confirm(session)
-    report = run(dry_run=dry_run)
+    every = all_branches or bool(branches)
+    with nullcontext() if dry_run else moving_files(session.repo, session.out, "erase", every=every):
+        report = run(dry_run=dry_run)
     session.answer(dataclasses.asdict(report), map(_line, report.lines()))
 
 
