@@ -705,8 +705,6 @@ def test_a_workspace_with_await(tmp_path: Path) -> None:
     )
     assert ours == (theirs - called | {"close"}) - {"directory"}
 
-    asyncio.run(main())
-
 
 def test_a_git_repository_is_a_workspace(store: Memory, tmp_path: Path) -> None:
     """Its own directory and its submodules are left out, and git finds every file as it was."""
