@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from vstate.aio.workers import awaited, in_thread
 from vstate.integrations import framework_of
-from vstate.integrations.branches import BranchName, beginnings, branch_of, branches_below
+from vstate.integrations.branches import BranchName
 from vstate.integrations.opening import AsyncOpened, Changes, KeepLike, Opening, StoreLike, summary
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path, split_path
@@ -30,8 +30,6 @@ with framework_of("agent-framework"):
 
 _log = logging.getLogger("vstate")
 
-_WORKFLOWS: Final = ("agent_framework", "workflows")
-_HISTORY: Final = ("agent_framework", "history")
 _CHECKPOINTS: Final = "checkpoints"
 _ABOUT: Final = "about"
 _STATE: Final = "state"
@@ -57,9 +55,8 @@ class VstateCheckpointStorage(AsyncOpened):
         allowed_checkpoint_types: Iterable[str] = (),
         keep: KeepLike = None,
     ) -> None:
-        self._opening = Opening(
-            store, "agent_framework.workflow", keep=keep, branches=beginnings(*_WORKFLOWS)
-        )
+        prefix = ("agent_framework", "workflows")
+        self._opening = Opening(store, "agent_framework.workflow", keep=keep, prefix=prefix)
         self._allowed = frozenset(allowed_checkpoint_types)
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> str:
@@ -75,7 +72,7 @@ class VstateCheckpointStorage(AsyncOpened):
     @awaited
     def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
         """The checkpoint with that id; WorkflowCheckpointException if there is none."""
-        for _, head in self._branches():
+        for head in self._opening.sessions().values():
             for parts in self._stored(head, checkpoint_id):
                 return self._decoded(parts)
         raise WorkflowCheckpointException(f"No checkpoint found with ID {checkpoint_id}")
@@ -83,7 +80,7 @@ class VstateCheckpointStorage(AsyncOpened):
     @awaited
     def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
         """The checkpoints of the workflow, by their time. One that may not be loaded is only logged."""
-        head = self._opening.newest(_workflow(workflow_name))
+        head = self._opening.newest(self._opening.branch(workflow_name))
         stored = [] if head is None else list(self._stored(head))
         checkpoints = []
         for parts in sorted(stored, key=lambda parts: _time(parts[_ABOUT])):
@@ -100,7 +97,7 @@ class VstateCheckpointStorage(AsyncOpened):
     @awaited
     def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
         """The newest checkpoint of the workflow by its time, None if there is none."""
-        head = self._opening.newest(_workflow(workflow_name))
+        head = self._opening.newest(self._opening.branch(workflow_name))
         if head is None:
             return None
         abouts = (parts[_ABOUT] for parts in self._stored(head, field=_ABOUT))
@@ -120,8 +117,10 @@ class VstateCheckpointStorage(AsyncOpened):
             return ({}, found) if found else None
 
         return any(
-            self._opening.commit(branch, changes, message=summary(f"checkpoint {checkpoint_id} deleted"))
-            for branch, head in self._branches()
+            self._opening.commit(
+                self._opening.branch(name), changes, message=summary(f"checkpoint {checkpoint_id} deleted")
+            )
+            for (name,), head in self._opening.sessions().items()
             if self._keys(head, checkpoint_id)
         )
 
@@ -156,11 +155,8 @@ class VstateCheckpointStorage(AsyncOpened):
             return keys, [key for key in self._keys(head, id) if key not in keys]
 
         message = summary(f"checkpoint {id} of superstep {encoded['iteration_count']}")
-        self._opening.commit(_workflow(encoded["workflow_name"]), changes, message=message)
+        self._opening.commit(self._opening.branch(encoded["workflow_name"]), changes, message=message)
         self._opening.know(id)
-
-    def _branches(self) -> Iterable[tuple[str, Commit]]:
-        return self.repo.branches(branches_below(self.repo, *_WORKFLOWS)).items()
 
     def _keys(self, head: Commit | None, id: str) -> list[str]:
         root = None if head is None else head.root
@@ -225,8 +221,8 @@ class VstateHistoryProvider(AsyncOpened, HistoryProvider):
         keep: KeepLike = None,
         **flags: Any,
     ) -> None:
-        branches = beginnings(*_HISTORY, source_id)
-        self._opening = Opening(store, "agent_framework.history", keep=keep, branches=branches)
+        prefix = ("agent_framework", "history", source_id)
+        self._opening = Opening(store, "agent_framework.history", keep=keep, prefix=prefix)
         super().__init__(source_id, **flags)
         self.skip_excluded = skip_excluded
         self._journals = self._opening.chats(_Messages, "messages")
@@ -274,11 +270,7 @@ class VstateHistoryProvider(AsyncOpened, HistoryProvider):
 
     def _branch(self, session_id: str | None) -> BranchName:
         named = () if session_id is None else (session_id,)
-        return branch_of(*_HISTORY, self.source_id, *named)
-
-
-def _workflow(name: str) -> BranchName:
-    return branch_of(*_WORKFLOWS, name)
+        return self._opening.branch(*named)
 
 
 def _time(about: Mapping[str, Any]) -> datetime:

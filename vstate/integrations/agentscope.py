@@ -8,7 +8,6 @@ from vstate.aio.workers import awaited, in_thread
 from vstate.arguments import check_text
 from vstate.errors import InvalidRecord
 from vstate.integrations import framework_of
-from vstate.integrations.branches import beginnings, branch_of
 from vstate.integrations.opening import AsyncOpened, KeepLike, Opening, StoreLike, summary
 from vstate.patterns.fields import exact
 from vstate.patterns.paths import join_path, split_path
@@ -34,13 +33,13 @@ class VstateSession(AsyncOpened, SessionBase):
     """
 
     def __init__(self, store: StoreLike = None, *, keep: KeepLike = None) -> None:
-        self._opening = Opening(store, keep=keep, branches=beginnings(_PREFIX))
+        self._opening = Opening(store, keep=keep, prefix=("agentscope",))
 
     def branch(self, session_id: str, user_id: str = "") -> str:
         """The name of a session's branch. Raises InvalidInput for an empty session_id."""
         check_text("session_id", session_id, empty=False)
         parts = ("users", check_text("user_id", user_id)) if user_id else ("sessions",)
-        return branch_of(_PREFIX, *parts, session_id)
+        return self._opening.branch(*parts, session_id)
 
     async def save_session_state(
         self, session_id: str, user_id: str = "", **state_modules_mapping: StateModule

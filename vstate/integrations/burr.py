@@ -8,7 +8,6 @@ from typing import Any, Final
 from vstate.aio.workers import awaited, in_thread
 from vstate.errors import AlreadyExists, InvalidInput
 from vstate.integrations import framework_of
-from vstate.integrations.branches import beginnings, branch_of, branches_below
 from vstate.integrations.opening import AsyncOpened, Changes, KeepLike, Opened, Opening, StoreLike, summary
 from vstate.objects.commit import Commit
 from vstate.patterns.fields import Fields, Packed
@@ -37,7 +36,7 @@ class _Steps:
         serde_kwargs: Mapping[str, Any] | None = None,
         keep: KeepLike = None,
     ) -> None:
-        self._opening = Opening(store, "burr", keep=keep, branches=beginnings(_PREFIX))
+        self._opening = Opening(store, "burr", keep=keep, prefix=("burr",))
         self._serde_kwargs = dict(serde_kwargs or {})
         self._fields = Fields(self._opening.repo, _STATE)
 
@@ -56,7 +55,7 @@ class _Steps:
             app_id = next(iter(self._list(partition_key)), None)
             if app_id is None:
                 return None
-        head = self._opening.newest(_branch(partition_key, app_id))
+        head = self._opening.newest(self._opening.branch(partition_key or "", app_id))
         if head is None:
             return None
         commits = [head] if sequence_id is None else self._opening.repo.log(str(head.id), first_parent=True)
@@ -76,16 +75,18 @@ class _Steps:
 
     def _list(self, /, partition_key: str | None, **kwargs: Any) -> list[str]:
         """The applications of the partition. The one that was saved last is first."""
-        apps = branches_below(self._opening.repo, _PREFIX, partition_key or "")
-        found = self._opening.repo.branches(apps)
-        return [apps[name][-1] for name in sorted(found, key=lambda name: found[name].time, reverse=True)]
+        found = self._opening.sessions(partition_key or "")
+        return [app for _, app in sorted(found, key=lambda ids: found[ids].time, reverse=True)]
 
     def _delete(self, partition_key: str | None, app_id: str, *, keep_history: bool = False) -> bool:
         """Delete an application, and return whether there was one.
 
         The store has nothing of it afterwards. With `keep_history`, the reflog keeps it for 30 days.
         """
-        return self._opening.delete(_branch(partition_key, app_id), keep_history=keep_history) is not None
+        return (
+            self._opening.delete(self._opening.branch(partition_key or "", app_id), keep_history=keep_history)
+            is not None
+        )
 
     def _packed(self, state: State[Any]) -> Packed:
         """The fields of a state; InvalidInput for one that is no plain data."""
@@ -159,7 +160,7 @@ class VstatePersister(Opened, _Steps, BaseStatePersister):
         """Store the state after a step as one commit; AlreadyExists if there is this step or a later one."""
         packed = self._packed(state)
         step = {"sequence_id": sequence_id, "position": position, "status": status}
-        self._save(_branch(partition_key, app_id), step, packed)
+        self._save(self._opening.branch(partition_key or "", app_id), step, packed)
 
     load = _Steps._load
     list_app_ids = _Steps._list
@@ -194,15 +195,11 @@ class AsyncVstatePersister(AsyncOpened, _Steps, AsyncBaseStatePersister):
         # Before the first await: the application may go on to change the values.
         packed = self._packed(state)
         step = {"sequence_id": sequence_id, "position": position, "status": status}
-        await in_thread(lambda: self._save(_branch(partition_key, app_id), step, packed))
+        await in_thread(lambda: self._save(self._opening.branch(partition_key or "", app_id), step, packed))
 
     load = awaited(_Steps._load)
     list_app_ids = awaited(_Steps._list)
     delete_app = awaited(_Steps._delete)
-
-
-def _branch(partition_key: str | None, app_id: str) -> str:
-    return branch_of(_PREFIX, partition_key or "", app_id)
 
 
 def _exact(given: Any, serialized: Any) -> Any:

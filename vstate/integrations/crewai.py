@@ -17,7 +17,7 @@ from vstate.aio.workers import awaited
 from vstate.arguments import check_count, check_text
 from vstate.errors import InvalidInput, NotFound, RefMoved
 from vstate.integrations import framework_of
-from vstate.integrations.branches import BranchName, beginnings, branch_of
+from vstate.integrations.branches import BranchName
 from vstate.integrations.opening import (
     Changes,
     KeepLike,
@@ -79,7 +79,7 @@ class VstateFlowPersistence(OpenedModel, FlowPersistence):
                     "the checkpoint of a flow names its VstateFlowPersistence only by a path, and this one "
                     "had no path; open the store as VstateFlowPersistence(PATH) before the checkpoint"
                 )
-        opening = Opening(store, "crewai.flow", keep=keep, branches=beginnings(*_FLOWS))
+        opening = Opening(store, "crewai.flow", keep=keep, prefix=_FLOWS)
         super().__init__()
         self.path = opening.path
         self._opening = opening
@@ -87,7 +87,7 @@ class VstateFlowPersistence(OpenedModel, FlowPersistence):
 
     def branch(self, flow_uuid: str) -> BranchName:
         """The name of the branch of a flow. Raises InvalidInput for an empty id."""
-        return branch_of(*_FLOWS, check_text("flow_uuid", flow_uuid, empty=False))
+        return self._opening.branch(check_text("flow_uuid", flow_uuid, empty=False))
 
     def init_db(self) -> None:
         """Do nothing: a store of vstate needs no preparation."""
@@ -170,8 +170,8 @@ class VstateProvider(OpenedModel, JsonProvider):
         provider_type: str = "json",
         keep: KeepLike = None,
     ) -> None:
-        place, branches = path if store is None else store, beginnings(*_CHECKPOINTS)
-        opening = Opening(place, "crewai.checkpoint", keep=keep, branches=branches)
+        place = path if store is None else store
+        opening = Opening(place, "crewai.checkpoint", keep=keep, prefix=_CHECKPOINTS)
         super().__init__()
         self.path = opening.path
         self._opening = opening
@@ -184,7 +184,7 @@ class VstateProvider(OpenedModel, JsonProvider):
 
     def branch(self, location: str, branch: str = "main") -> BranchName:
         """The name of the branch with the checkpoints of a location, and of a branch of CrewAI."""
-        return branch_of(*_CHECKPOINTS, check_text("location", location, empty=False), branch)
+        return self._opening.branch(check_text("location", location, empty=False), branch)
 
     def checkpoint(
         self, data: str, location: str, *, parent_id: str | None = None, branch: str = "main"

@@ -11,7 +11,7 @@ from uuid import uuid4
 from vstate.aio.workers import awaited, in_thread, shielded
 from vstate.errors import AlreadyExists, RefMoved
 from vstate.integrations import framework_of
-from vstate.integrations.branches import beginnings, branch_of, branches_below
+from vstate.integrations.branches import branch_of
 from vstate.integrations.opening import AsyncOpened, KeepLike, Opening, StoreLike, summary
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path, split_path
@@ -31,7 +31,6 @@ with framework_of("google-adk"):
 
 _log = logging.getLogger("vstate")
 
-_SESSIONS: Final = ("adk", "sessions")
 _USERS: Final = ("adk", "users")
 _APPS: Final = ("adk", "apps")
 _ABOUT: Final = "session"
@@ -67,7 +66,7 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
     """
 
     def __init__(self, store: StoreLike = None, *, keep_history: bool = False, keep: KeepLike = None) -> None:
-        self._opening = Opening(store, "google_adk", keep=keep, branches=beginnings(*_SESSIONS))
+        self._opening = Opening(store, "google_adk", keep=keep, prefix=("adk", "sessions"))
         self._keep_history = keep_history
         self._journals = self._opening.chats(_Events, _EVENTS)
 
@@ -87,7 +86,7 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
         now = clock.get_time()
         own, others = _split(app_name, user_id, state or {})
         about = {"app_name": app_name, "user_id": user_id, "id": session_id, "created": now}
-        branch = branch_of(*_SESSIONS, app_name, user_id, session_id)
+        branch = self._opening.branch(app_name, user_id, session_id)
         created = BranchChanges(
             branch,
             set={_ABOUT: about, **own, **self._opening.marks},
@@ -119,12 +118,10 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
     @awaited
     def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
         """The sessions of a user, or of all users, without their events; the last updated one is last."""
-        parts = (*_SESSIONS, app_name) if user_id is None else (*_SESSIONS, app_name, user_id)
-        ids = branches_below(self.repo, *parts)
+        found = self._opening.sessions(app_name, *(() if user_id is None else (user_id,)))
         shared: dict[str, dict[str, Any]] = {}
         sessions = []
-        for name, head in self.repo.branches(ids).items():
-            *_, owner, session_id = ids[name]
+        for (_, owner, session_id), head in found.items():
             if owner not in shared:
                 shared[owner] = self._shared(app_name, owner)
             sessions.append(self._session(app_name, owner, session_id, head, shared[owner], []))
@@ -134,7 +131,7 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
     @awaited
     def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Delete the session, if it exists. The states of its user and app stay."""
-        branch = branch_of(*_SESSIONS, app_name, user_id, session_id.strip())
+        branch = self._opening.branch(app_name, user_id, session_id.strip())
         self._journals.delete(branch, keep_history=self._keep_history)
 
     @awaited
@@ -172,13 +169,13 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
         Raises SessionNotFoundError, and AlreadyExistsError if the new id is taken.
         """
         new = (new_session_id or "").strip() or str(uuid4())
-        source = branch_of(*_SESSIONS, app_name, user_id, session_id.strip())
+        source = self._opening.branch(app_name, user_id, session_id.strip())
         head = self.repo.newest(source)
         if head is None:
             raise SessionNotFoundError(f"Session {session_id} not found.")
         try:
-            self._opening.copy(source, head, branch_of(*_SESSIONS, app_name, user_id, new))
-        except (AlreadyExists, RefMoved):
+            self._opening.copy(source, head, self._opening.branch(app_name, user_id, new))
+        except AlreadyExists:
             raise _taken(new) from None
         found = self._get(app_name, user_id, new, None)
         if found is None:
@@ -188,7 +185,7 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
     # Reading
 
     def _get(self, app: str, user: str, session_id: str, config: GetSessionConfig | None) -> Session | None:
-        journal = self._journals[branch_of(*_SESSIONS, app, user, session_id)]
+        journal = self._journals[self._opening.branch(app, user, session_id)]
         with journal.lock:
             records, head = journal.refresh().records, journal.head
             if head is None:
@@ -236,7 +233,7 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
     # Writing
 
     def _append(self, session: Session, event: Event) -> None:
-        branch = branch_of(*_SESSIONS, session.app_name, session.user_id, session.id)
+        branch = self._opening.branch(session.app_name, session.user_id, session.id)
         delta = dict(event.actions.state_delta or {}) if event.actions else {}
         delta = {key: value for key, value in delta.items() if not key.startswith(State.TEMP_PREFIX)}
         own, others = _split(session.app_name, session.user_id, delta)

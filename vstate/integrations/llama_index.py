@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from vstate.aio.workers import awaited
 from vstate.errors import InvalidInput
 from vstate.integrations import framework_of
-from vstate.integrations.branches import BranchName, beginnings, branch_of, branches_below
+from vstate.integrations.branches import BranchName
 from vstate.integrations.opening import (
     Chats,
     KeepLike,
@@ -33,8 +33,6 @@ with framework_of("llama-index"):
     from llama_index.core.storage.chat_store.loading import RECOGNIZED_CHAT_STORES
     from workflows.context.state_store_integration import StateRecord
 
-_CHATS: Final = ("llama_index", "chats")
-_RUNS: Final = ("llama_index", "runs")
 _MESSAGES: Final = "messages"
 _STATE: Final = "state"
 _STORE_TYPE: Final = "vstate"
@@ -66,7 +64,7 @@ class VstateChatStore(OpenedModel, BaseChatStore):
     ) -> None:
         # The class and the path are the fields of a dump, which makes the object again.
         place = path if store is None else store
-        opening = Opening(place, "llama_index.chat", keep=keep, branches=beginnings(*_CHATS))
+        opening = Opening(place, "llama_index.chat", keep=keep, prefix=("llama_index", "chats"))
         super().__init__(path=opening.path)
         self._opening = opening
         self._journals = opening.chats(Records, _MESSAGES)
@@ -84,7 +82,7 @@ class VstateChatStore(OpenedModel, BaseChatStore):
 
     def branch(self, key: str) -> BranchName:
         """The name of the branch of a chat."""
-        return branch_of(*_CHATS, key)
+        return self._opening.branch(key)
 
     def get_messages(self, key: str) -> list[ChatMessage]:
         """The messages of the chat, oldest first; none if there is no such chat."""
@@ -92,7 +90,7 @@ class VstateChatStore(OpenedModel, BaseChatStore):
 
     def get_keys(self) -> list[str]:
         """The keys of the chats, sorted as branches are. A chat stays one after its last message is gone."""
-        return [parts[-1] for parts in branches_below(self.repo, *_CHATS).values()]
+        return [key for (key,) in self._opening.sessions()]
 
     def add_message(self, key: str, message: ChatMessage) -> None:
         """Add a message at the end of the chat. If the chat was deleted, it begins anew with this message."""
@@ -176,9 +174,9 @@ class VstateStateStorage(Opened):
     """
 
     def __init__(self, run_id: str, store: StoreLike = None, *, keep: KeepLike = None) -> None:
-        self._opening = Opening(store, "llama_index.run", keep=keep, branches=beginnings(*_RUNS))
+        self._opening = Opening(store, "llama_index.run", keep=keep, prefix=("llama_index", "runs"))
         self._run_id = run_id
-        self.branch = _run(run_id)
+        self.branch = self._opening.branch(run_id)
         """The name of the run's branch."""
 
     @property
@@ -213,7 +211,7 @@ class VstateStateStorage(Opened):
     @awaited
     def copy_from_handle(self, handle: str) -> None:
         """Take over the state of another run of this store, by one commit; none if that run has none."""
-        self._save(self._read(self.repo.newest(_run(handle))), f"state of run {handle}")
+        self._save(self._read(self.repo.newest(self._opening.branch(handle))), f"state of run {handle}")
 
     def _read(self, head: Commit | None) -> StateRecord | None:
         stored = None if head is None else Snapshot(self.repo, head).get(_STATE)
@@ -253,10 +251,6 @@ class _Session:
     @asynccontextmanager
     async def session(self) -> AsyncIterator[_Session]:
         yield self
-
-
-def _run(run_id: str) -> BranchName:
-    return branch_of(*_RUNS, run_id)
 
 
 def _stored(record: StateRecord) -> dict[str, Any]:

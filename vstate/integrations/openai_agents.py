@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import pickle
 import re
 import time
 from bisect import bisect_left
@@ -15,23 +14,20 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from vstate.aio.workers import awaited, in_thread
 from vstate.errors import InvalidInput, RefMoved, VStateError
 from vstate.integrations import framework_of
-from vstate.integrations.branches import BranchName, beginnings, branch_of, branches_below
-from vstate.integrations.opening import KeepLike, Opened, Opening, StoreLike, first_labels, summary
-from vstate.patterns.fields import path_to
+from vstate.integrations.branches import BranchName, branches_below
+from vstate.integrations.opening import KeepLike, Opened, Opening, StoreLike, copied, first_labels, summary
 from vstate.patterns.journal import Journal
-from vstate.values.pickling import loads
 
 with framework_of("openai-agents"):
     from agents.memory.session_settings import SessionSettings, coerce_session_settings, resolve_session_limit
 
 _log = logging.getLogger("vstate")
 
-_T = TypeVar("_T")
 Item = Any
 """An item of a conversation: a dict of plain data, as the API of the model takes it."""
 
@@ -146,8 +142,8 @@ class VstateSession(Opened):
     ) -> None:
         self.session_id = session_id
         self.session_settings: SessionSettings | None = coerce_session_settings(session_settings or {})
-        self._opening = Opening(store, READER, keep=keep, branches=beginnings("openai"))
-        branch_of("openai", session_id)  # refuses an id that makes no name
+        self._opening = Opening(store, READER, keep=keep, prefix=("openai",))
+        self._opening.branch(session_id)  # refuses an id that makes no name
         self._branch = _MAIN
         self._journals = self._opening.chats(History, ITEMS)
         self._is_closed = False
@@ -171,7 +167,7 @@ class VstateSession(Opened):
         entries = self._history(branch_id).entries
         if most is not None and most >= 0:
             entries = entries[max(len(entries) - most, 0) :]
-        return _copied([entry.item for entry in entries])
+        return copied([entry.item for entry in entries])
 
     async def add_items(self, items: list[Item]) -> None:
         """Add items to the current branch, by one commit. Raises InvalidInput for an item of other data."""
@@ -179,7 +175,7 @@ class VstateSession(Opened):
         if not items:
             return
         branch, now = self._branch, _now()
-        records = _copied([{"at": now, "item": item} for item in items])
+        records = copied([{"at": now, "item": item} for item in items])
         message = summary(f"add {', '.join(map(_kind, items))}")
 
         def plan(history: History) -> Iterable[Any]:
@@ -201,7 +197,7 @@ class VstateSession(Opened):
         await in_thread(
             lambda: self._change(branch, lambda journal: journal.rewrite(plan, message="pop an item"))
         )
-        return _copied(popped[0]) if popped else None
+        return copied(popped[0]) if popped else None
 
     async def clear_session(self) -> None:
         """Remove all items of all branches. Their names stay taken, and `main` is the current branch again.
@@ -404,17 +400,17 @@ class VstateSession(Opened):
         """The usage of a turn, empty if none is stored; or that of all turns, with `user_turn_number`."""
         usage = self._history(branch_id).usage
         if user_turn_number is not None:
-            return _copied(usage.get(user_turn_number, {}))
-        return _copied([{"user_turn_number": turn, **usage[turn]} for turn in sorted(usage)])
+            return copied(usage.get(user_turn_number, {}))
+        return copied([{"user_turn_number": turn, **usage[turn]} for turn in sorted(usage)])
 
     # The journals of the branches
 
     def _ref(self, branch: str) -> BranchName:
-        return branch_of("openai", self.session_id, branch)
+        return self._opening.branch(self.session_id, branch)
 
     def _branches(self) -> list[str]:
         """The names of the branches of the session, those that are gone too."""
-        return [parts[-1] for parts in branches_below(self.repo, "openai", self.session_id).values()]
+        return [ids[-1] for ids in branches_below(self.repo, "openai", self.session_id).values()]
 
     def _journal(self, branch: str) -> Journal[History]:
         self._require_open()
@@ -465,15 +461,6 @@ def _require_present(history: History) -> None:
         raise _GoneError
 
 
-def _copied(value: _T) -> _T:
-    """A copy of plain data: the program may edit it, and the journal keeps its own."""
-    try:
-        return loads(pickle.dumps(value, 5))  # type: ignore[no-any-return]
-    except Exception as error:  # pickling an object of the program may raise anything
-        where = path_to(value, lambda part: pickle.dumps(part, 5))
-        raise InvalidInput(f"an item of a session is plain data: items{where}: {error}") from error
-
-
 def _is_user(item: Item) -> bool:
     return isinstance(item, Mapping) and item.get("role") == "user"
 
@@ -513,7 +500,7 @@ def _turn(entry: _Entry, longest: int | None) -> dict[str, Any]:
     text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
     if longest is not None and len(text) > longest:
         text = f"{text[:longest]}..."
-    turn = {"turn": entry.turn, "content": text, "full_content": _copied(content)}
+    turn = {"turn": entry.turn, "content": text, "full_content": copied(content)}
     return {**turn, "timestamp": entry.at, "can_branch": True}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -11,18 +12,20 @@ from datetime import timedelta
 from os import PathLike, fspath
 from pathlib import Path
 from secrets import token_hex
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from vstate.aio.workers import in_thread
 from vstate.arguments import storable
-from vstate.errors import InvalidInput, NotFound, RefMoved
+from vstate.errors import AlreadyExists, InvalidInput, NotFound, RefMoved
 from vstate.forks import Uncopied, new_lock
-from vstate.integrations.branches import IDS, BranchName
+from vstate.integrations.branches import IDS, BranchName, beginnings, branch_of, branches_below
 from vstate.kv.base import KVStore
 from vstate.kv.disk import Disk
 from vstate.kv.url import location_of, open_store
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
+from vstate.patterns.fields import path_to
 from vstate.patterns.journal import I, Journal, Journals, T
 from vstate.readers.stored import marks
 from vstate.repo.repository import Repository
@@ -31,6 +34,7 @@ from vstate.repo.rules.labels import Label
 from vstate.repo.rules.security import Security
 from vstate.repo.writing import BranchChanges
 from vstate.state.snapshot import Snapshot
+from vstate.values.pickling import loads
 
 StoreLike = KVStore | str | PathLike[str] | None
 """A store for an adapter: a KVStore, a path, a URL, or None for memory."""
@@ -80,13 +84,16 @@ class Opening(Uncopied):
         *,
         allow: Iterable[str] = (),
         keep: KeepLike = None,
+        prefix: tuple[str, ...] = (),
         branches: Iterable[str] = (),
     ) -> None:
         """Open a store. Its values load without classes, apart from those that `allow` names.
 
-        `reader` is the name of the reader of the adapter's branches, and `keep` the rule for these. Their
-        names begin with one of `branches`.
+        A session of the adapter is a branch, named by `prefix` and the ids of the session. `reader` is the
+        name of the reader of these branches, and `keep` the rule for them; with `branches`, for those whose
+        names begin with one of these.
         """
+        self.prefix = prefix
         opened = open_store(store)
         self.repo = Repository(opened, Security(allow=allow))
         self.path = _path_of(store)
@@ -97,7 +104,7 @@ class Opening(Uncopied):
         self._lock = new_lock()
         if keep is not None:
             rule = keep if isinstance(keep, Keep) else Keep(idle=keep)
-            for beginning in branches:
+            for beginning in branches or beginnings(*prefix):
                 if not beginning:
                     raise InvalidInput(
                         "keep is a rule for the branches below a prefix, and without one these are all "
@@ -118,6 +125,15 @@ class Opening(Uncopied):
         vars(another).update(vars(self))
         another.lent = self._store
         return another
+
+    def branch(self, *ids: str) -> BranchName:
+        """The name of the branch of a session."""
+        return branch_of(*self.prefix, *ids)
+
+    def sessions(self, *ids: str) -> dict[tuple[str, ...], Commit]:
+        """The newest commits of the sessions whose ids begin with these, by all ids of each."""
+        below = branches_below(self.repo, *self.prefix, *ids)
+        return {below[name][len(self.prefix) :]: head for name, head in self.repo.branches(below).items()}
 
     def newest(self, branch: str) -> Commit | None:
         """Read the newest commit of a branch, None if there is no such branch."""
@@ -253,7 +269,7 @@ class Opening(Uncopied):
         return commit
 
     def copy(self, source: str, head: Commit, branch: str) -> None:
-        """Begin a branch at a commit of another one; AlreadyExists or RefMoved if it exists.
+        """Begin a branch at a commit of another one; AlreadyExists if it exists.
 
         It is one ref; between shortened names it is also one commit, with the labels of the new one.
         """
@@ -262,9 +278,11 @@ class Opening(Uncopied):
             self.repo.create_branch(branch, head, like=source)
         else:
             labels = {name: label for name, label in known.items() if name != IDS} | {**(own or {})}
-            self.repo.commit_many(
-                [BranchChanges(branch, base=head, labels=labels, message=f"copy of {source}")]
-            )
+            changes = BranchChanges(branch, base=head, labels=labels, message=f"copy of {source}")
+            try:
+                self.repo.commit_many([changes])
+            except RefMoved:
+                raise AlreadyExists(f"branch {branch!r} already exists", name=branch) from None
 
     def delete(self, branch: str, *, keep_history: bool = False) -> Commit | None:
         """Delete a branch, with the commits that arrive meanwhile; its newest commit, None if there is none.
@@ -316,10 +334,12 @@ class Chats(Journals[I]):
         *,
         anew: bool = False,
         follows: bool = True,
+        beside: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """Append what a function makes of the newest index, or replace all records by it.
 
-        If it `follows` what was read, it raises NotFound if the branch was deleted since.
+        If it `follows` what was read, it raises NotFound if the branch was deleted since. An append also sets
+        the keys `beside` the journal, which the function may have filled.
         """
         journal = self[branch]
 
@@ -332,7 +352,7 @@ class Chats(Journals[I]):
             if anew:
                 journal.rewrite(checked, message=message)
             else:
-                journal.append(checked, message=message, fresh=True)
+                journal.append(checked, message=message, fresh=True, beside=beside)
             self._opening.wrote(branch, journal.head, journal.labels)
 
     def delete(self, branch: str, *, keep_history: bool) -> Commit | None:
@@ -383,6 +403,15 @@ def summary(*lines: str) -> str:
         line = (text if text.isascii() else storable(text)).strip().partition("\n")[0]
         short.append(line if len(line) <= _LINE else f"{line[: _LINE - 1]}…")
     return "\n".join(short)
+
+
+def copied(value: T) -> T:
+    """A copy of plain data: the program may edit it, and the journal keeps its own. Raises InvalidInput."""
+    try:
+        return loads(pickle.dumps(value, 5))  # type: ignore[no-any-return]
+    except Exception as error:  # pickling an object of the program may raise anything
+        where = path_to(value, lambda part: pickle.dumps(part, 5))
+        raise InvalidInput(f"an entry of a session is plain data: entries{where}: {error}") from error
 
 
 class _Adapter:

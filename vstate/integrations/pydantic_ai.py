@@ -8,7 +8,6 @@ from typing import Any, Final
 from vstate.aio.workers import awaited, in_thread
 from vstate.errors import InvalidInput, NotFound, RefMoved
 from vstate.integrations import framework_of
-from vstate.integrations.branches import BranchName, beginnings, branch_of
 from vstate.integrations.opening import AsyncOpened, KeepLike, Opening, StoreLike, summary
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path
@@ -53,7 +52,7 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
     """
 
     def __init__(self, store: StoreLike = None, *, keep_history: bool = False, keep: KeepLike = None) -> None:
-        self._opening = Opening(store, "pydantic_ai", keep=keep, branches=beginnings(_PREFIX))
+        self._opening = Opening(store, "pydantic_ai", keep=keep, prefix=(_PREFIX,))
         self._keep_history = keep_history
         # The branch of an entry, which is asked for by its id alone. Only a hint: other branches come next.
         self._places = Recent[str, str](_MOST)
@@ -63,7 +62,7 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
     @awaited
     def read_record(self, conversation_id: str) -> ConversationRecord | None:
         """The record of the conversation, None if there is no such conversation."""
-        branch = _branch(conversation_id)
+        branch = self._opening.branch(conversation_id)
         return self._record(branch, self.repo.newest(branch))
 
     @awaited
@@ -98,7 +97,7 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
     @awaited
     def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
         """Delete the conversation, but no message of a fork; ConversationConflict at another revision."""
-        branch = _branch(conversation_id)
+        branch = self._opening.branch(conversation_id)
         while True:
             head = self._expected(branch, conversation_id, expected_revision)
             keys = [] if head is None else list(Snapshot(self.repo, head).keys())
@@ -149,7 +148,7 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
     def _write(
         self, record: dict[str, Any], new: dict[str, Any], expected_revision: str | None, message: str
     ) -> None:
-        branch = _branch(record["conversation_id"])
+        branch = self._opening.branch(record["conversation_id"])
         scope = {} if record["scope"] is None else {"scope": record["scope"]}
         while True:
             head = self._expected(branch, record["conversation_id"], expected_revision)
@@ -182,7 +181,7 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
         if entry_id is None or (head is not None and _key(entry_id) in Snapshot(self.repo, head)):
             return {}
         source = record["forked_from"]
-        other = None if source is None else self.repo.newest(_branch(source))
+        other = None if source is None else self.repo.newest(self._opening.branch(source))
         state = None if other is None else Snapshot(self.repo, other)
         if state is None or _key(entry_id) not in state:
             raise ConversationConflict(record["conversation_id"])
@@ -202,10 +201,6 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
         if head is not None:
             yield head
         yield from self.repo.branches(self.repo.branch_names(f"{_PREFIX}/")).values()
-
-
-def _branch(conversation_id: str) -> BranchName:
-    return branch_of(_PREFIX, conversation_id)
 
 
 def _key(entry_id: str) -> str:

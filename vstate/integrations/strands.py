@@ -13,7 +13,6 @@ from vstate.aio.workers import in_thread
 from vstate.arguments import check_count, check_text
 from vstate.errors import InvalidInput, NotFound, RefMoved, VStateError
 from vstate.integrations import framework_of
-from vstate.integrations.branches import beginnings, branch_of
 from vstate.integrations.opening import AsyncOpened, Changes, KeepLike, Opened, Opening, StoreLike, summary
 from vstate.kv.memory import Memory
 from vstate.objects.commit import Commit
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_SESSIONS: Final = ("strands", "sessions")
 _SESSION: Final = "session"
 _AGENTS: Final = "agents"
 _AGENT: Final = "agent"
@@ -64,11 +62,11 @@ class VstateSessionRepository(Opened, SessionRepository):
     """
 
     def __init__(self, store: StoreLike = None, *, keep: KeepLike = None) -> None:
-        self._opening = Opening(store, "strands", keep=keep, branches=beginnings(*_SESSIONS))
+        self._opening = Opening(store, "strands", keep=keep, prefix=("strands", "sessions"))
 
     def branch(self, session_id: str) -> str:
         """The name of a session's branch. Raises InvalidInput for an empty id."""
-        return branch_of(*_SESSIONS, check_text("session_id", session_id, empty=False))
+        return self._opening.branch(check_text("session_id", session_id, empty=False))
 
     # Sessions
 
