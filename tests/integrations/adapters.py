@@ -313,6 +313,31 @@ class Runs(Flows):
         return found and json.loads(handle.from_checkpoint(found))["texts"]
 
 
+class Transcripts(Adapter):
+    name = "claude_agent.VstateSessionStore"
+
+    def _key(self, id: str) -> Any:
+        return {"project_key": "-home-ann-a project", "session_id": id}
+
+    def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
+        entries = [
+            {"type": "user", "uuid": f"{texts[0]} {n}", "message": {"role": "user", "content": text}}
+            for n, text in enumerate(texts)
+        ]
+        run(handle.append(self._key(id), entries))
+
+    def read(self, handle: Any, id: str) -> Any:
+        return [entry["message"]["content"] for entry in run(handle.load(self._key(id))) or ()]
+
+    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
+        if keep_history:
+            handle._keep_history = True
+        run(handle.delete(self._key(id)))
+
+    def ids(self, handle: Any) -> list[str] | None:
+        return [each["session_id"] for each in run(handle.list_sessions("-home-ann-a project"))]
+
+
 class Chats(Adapter):
     name = "llama_index.VstateChatStore"
     exact = False

@@ -30,6 +30,7 @@ DISTRIBUTIONS = {
     "agents": "openai-agents",
     "agentscope": "agentscope",
     "burr": "apache-burr",
+    "claude_agent_sdk": "claude-agent-sdk",
     "crewai": "crewai",
     "google": "google-adk",
     "langgraph": "langgraph",

@@ -32,6 +32,7 @@ SHOWN = {
     "agent_framework.VstateHistoryProvider": "messages",
     "agentscope.VstateSession": "modules/module",
     "burr.VstatePersister": "texts",
+    "claude_agent.VstateSessionStore": "messages",
     "crewai.VstateFlowPersistence": "texts",
     "crewai.VstateProvider": "texts",
     "google_adk.VstateSessionService": "messages",
@@ -48,8 +49,8 @@ PLAIN = {"agentscope.VstateSession"}
 """The adapters whose keys read by themselves."""
 
 FRAMEWORKS = (
-    "agent_framework agents agentscope burr crewai google.adk langchain_core langgraph llama_index ormsgpack "
-    "pydantic_ai strands workflows"
+    "agent_framework agents agentscope burr claude_agent_sdk crewai google.adk langchain_core langgraph "
+    "llama_index ormsgpack pydantic_ai strands workflows"
 )
 
 PROGRAM = f"""

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlencode
 from xml.etree import ElementTree
 
 from table import SUITES, Suite
@@ -93,6 +94,7 @@ def packages_of(suite: Suite) -> list[str]:
         *extras["agents"],
         *extras["redis"],
         *extras["postgres"],
+        *extras["s3"],
     ]
 
 
@@ -150,9 +152,17 @@ def store_urls(store: str, directory: Path) -> Iterator[str]:
 
         redis = RedisServer(directory / "redis")
         try:
-            yield redis.url
+            yield f"{redis.url}?prefix={{}}"
         finally:
             redis.stop()
+    elif store == "s3":
+        from seaweed_server import BUCKET, SeaweedServer, options
+
+        s3 = SeaweedServer(directory)
+        try:
+            yield f"s3://{BUCKET}/{{}}?{urlencode(options(s3.port))}"
+        finally:
+            s3.kill()
     else:
         from postgres_server import PostgresServer
 

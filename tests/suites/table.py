@@ -42,7 +42,7 @@ class Suite:
     options: tuple[str, ...] = ()
     """For pytest. It reads no settings of the project."""
     stores: tuple[str, ...] = ("memory", "disk")
-    """The suite runs once on each: `memory`, `disk`, `redis` or `postgres`."""
+    """The suite runs once on each: `memory`, `disk`, `redis`, `postgres` or `s3`."""
     passed: int
     skipped: int = 0
     failing: dict[str, str] = field(default_factory=dict)
@@ -187,6 +187,42 @@ ALL = [
             "test_versioned_snapshot": "it reads the keys of agex' own layout in the store",
             "test_snapshot_creates_diff_keys": "it reads a key of agex' own layout in the state",
         },
+    ),
+    Suite(
+        name="claude agent",
+        title="session stores of claude-agent-sdk 0.2.189, with its conformance suite, on asyncio",
+        source="claude-agent-sdk==0.2.189",
+        sha256="1d859a142ee6cd97aef972215ed7ab5c09f623018194a6577c7dafbbfa481216",
+        tests=tuple(
+            f"tests/test_{name}.py"
+            for name in (
+                "session_helpers_store",
+                "session_import",
+                "session_resume",
+                "session_store_anyio",
+                "session_store_conformance",
+                "session_summary",
+                "transcript_mirror",
+            )
+        ),
+        packages=("anyio", "jsonschema", "mcp<3", "sniffio", *PYTEST),
+        plugin="claude_stores",
+        # vstate is for asyncio. The four others expect an answer within some turns of the event loop.
+        options=(
+            "-k",
+            "not trio and not concurrency_is_bounded and not bounded_concurrency and not "
+            "eager_flush_mode_appends and not cancelled_after_mkdtemp",
+        ),
+        stores=("memory", "disk", "postgres", "redis", "s3"),
+        passed=206,
+        failing=dict.fromkeys(
+            [
+                "test_continue_picks_most_recent[asyncio]",
+                "test_continue_skips_sidechain_sessions[asyncio]",
+                "test_continue_tie_break_is_deterministic[asyncio]",
+            ],
+            PRIVATE,
+        ),
     ),
     Suite(
         name="crewai checkpoints",

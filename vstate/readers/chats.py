@@ -14,6 +14,7 @@ from vstate.readers.stored import Kept, Stored
 
 MESSAGES: Final = "messages"
 _ITEMS: Final = "items/"
+_ENTRIES: Final = "entries/"
 _STEP: Final = "step"
 _CHECKPOINTS: Final = "checkpoints/"
 
@@ -109,6 +110,24 @@ def agent_framework_message(record: Any) -> Iterable[dict[str, Any]]:
 
 agent_framework_state = partial(journal_state, prefix="messages/", convert=agent_framework_message)
 agent_framework_title = partial(journal_title, prefix="messages/", convert=agent_framework_message)
+
+
+def claude_messages(entry: Any) -> Iterable[Any]:
+    """The message of a line of a transcript of Claude; other lines are titles, tags and the like."""
+    message = entry.get("message")
+    return [message] if isinstance(message, dict) and "role" in message else ()
+
+
+def claude_state(stored: Stored) -> Mapping[str, Any]:
+    """The messages of a session and of each of its subagents, and the summary."""
+    found: dict[str, list[Any]] = {}
+    for subpath, entry in stored.records(_ENTRIES):
+        found.setdefault(f"{subpath}/{MESSAGES}" if subpath else MESSAGES, []).extend(claude_messages(entry))
+    others = {key: Kept(data) for key, data in stored.entries() if not key.startswith(_ENTRIES)}
+    return {**others, **found}
+
+
+claude_title = partial(journal_title, prefix=_ENTRIES, convert=lambda record: claude_messages(record[1]))
 
 
 # A key for each message

@@ -136,6 +136,7 @@ _READERS: Final[Mapping[str, tuple[str, str, str | None]]] = {
     "agent_framework.history": ("chats", "agent_framework_state", "agent_framework_title"),
     "agent_framework.workflow": ("chats", "workflow_state", None),
     "burr": ("chats", "state_fields", None),
+    "claude_agent": ("chats", "claude_state", "claude_title"),
     "crewai.checkpoint": ("chats", "checkpoint_fields", None),
     "crewai.flow": ("chats", "state_fields", None),
     "google_adk": ("chats", "adk_state", "adk_title"),
