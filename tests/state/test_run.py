@@ -373,6 +373,36 @@ def test_edits_of_which_nobody_can_tell(
     assert {state[key] for key in wanted - {"begin"}} == {1}
 
 
+@pytest.mark.parametrize("merges", [False, True])
+def test_edits_that_a_reset_took_back_and_a_merge_brings(merges: bool) -> None:
+    """After a reset, the run goes on in another order: it has not all edits, until a fork is merged."""
+    store = Memory()
+    state = Versioned(store, branch="main")
+    state["begin"] = []
+    begin = state.commit("begin")
+    assert begin is not None
+    plan = Plan([("", True, False, False)] * 3, store)
+    with suppress(KeyboardInterrupt):
+        plan.enter([0, 1], 4)
+    state.refresh()
+    state.create_branch("fork")
+    state.reset(begin)
+    with suppress(KeyboardInterrupt):
+        plan.enter([1, 2], 4)
+    if not merges:
+        with pytest.raises(RunChanged) as raised:
+            plan.enter([0, 1, 2], 99)
+        assert raised.value.step == "work[0]"
+        return
+    state.refresh()
+    state.merge("fork")
+    plan.enter([0, 1, 2], 99)
+    state.refresh()
+    assert {name: state[name] for name in state if name != "begin"} == dict.fromkeys(
+        ["end", *(f"{place} {number}" for place in ("before", "in") for number in range(3))], 1
+    )
+
+
 # Steps whose effect is unknown
 
 
