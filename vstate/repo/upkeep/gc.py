@@ -644,7 +644,6 @@ class Sweep:
             {TRASH + key.removeprefix(OBJECT_PREFIX): in_trash(value) for key, value in found.items()}
         )
         self._store.delete_many(list(found))
-        self._note(found)
         # A writer may have found one of them before the look, and moved a ref to it afterwards.
         marks.catch_up()
         back = {
@@ -673,6 +672,7 @@ class Sweep:
                 elif _waits_since(value) <= limit:
                     self.counts["removed"] += 1
                     self.counts["removed_bytes"] += len(value) - 8
+                    self._note([OBJECT_PREFIX + digits])
                     gone.append(key)
                 else:
                     self.counts["waiting"] += 1
