@@ -377,10 +377,13 @@ def test_the_directory_goes_on_when_it_is_opened_again(store: Memory, place: Pat
     assert found_in(place) == {"a": File(b"A"), "b": File(b"B"), "c": File(b"edit too")}
     assert again.status().modified == ["c"]
     again.close()
+    stale = Versioned(store)
     state["files/c"] = File(b"C")
-    state.commit("three")
+    head = state.commit("three")
     Workspace(Versioned(store), place, force=True)
     assert found_in(place)["c"] == File(b"C")
+    Workspace(stale, place)  # takes no other program's files back
+    assert (stale.head, found_in(place)["c"]) == (head, File(b"C"))
 
 
 def test_a_lost_index_loses_no_edit(store: Memory, place: Path) -> None:
@@ -846,7 +849,6 @@ def test_another_program_waits_while_files_are_committed(
             return publish(*arguments, **options)
 
         monkeypatch.setattr(state.repo, "publish_all", publish_late)
-        state.before_commit(lambda state: program("files.status()"))  # before that it need not wait
         put(place, {"a": b"ours"})
         ours = state.commit("ours")
         assert theirs[0].result() == "None\n"

@@ -112,7 +112,7 @@ class Companion(Protocol):
     """
 
     def held(self) -> AbstractContextManager[None]:
-        """Keep others from moving it, while the state commits."""
+        """Keep others from moving it, while the state commits or moves."""
 
     def begin_commit(self, branch: str, commit: ObjectId) -> None:
         """A commit is about to be made, which has what the last look staged."""
@@ -354,8 +354,8 @@ class State(ReadableState, MutableMapping[str, Any]):
         It runs in the turn of the commit, before changes are looked for, and once a commit: again with each
         attempt of an update. It may read and change the state, and should do the same if it is called again
         after an interruption. Its exception stops the commit, and everything is still staged. It cannot
-        commit nor move the branch. No other thread can write to the state meanwhile, so it should not wait
-        for one. For one release a function without
+        commit nor move the branch. No other thread can write to the state meanwhile, and no other program can
+        move the files of its Workspace, so it should not wait for one. For one release a function without
         arguments works too, with a DeprecationWarning.
         """
         return self._handle.hooks.add(hook, self)

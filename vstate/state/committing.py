@@ -81,38 +81,36 @@ def commit_now(
     branch = handle.at.branch or handle.own_branch()
     if handle.hooks.functions:
         handle.hooks.run()
-    # Else another program could commit and delete a file that was found here, and this commit bring it back.
-    with handle.outside_held() if handle.companions else handle.lock:
-        for each in handle.companions:
-            each.look()
-        if handle.at.open and (notes := handle.at.notes) is not None:
-            notes.open = False
-        for key in keys or ():
-            if key not in handle.at.table.slots and not handle.contains(key):
-                raise missing(key)
-        while True:
-            handle.at.table.handed = set()
-            plan, at = handle.plan(keys=keys), handle.at
-            if plan.unpicklable:
-                raise Unpicklable(plan.unpicklable)
-            before = None if at.head is None else at.head.root
-            root, objects, nodes = tree.update(handle.repo.objects.node, before, plan.changes)
-            if root == before and not at.events:
-                if plan.steps or not at.settled:
-                    # A commit may still land under them: keys that are set stay set.
-                    handle.go(steps=None if at.doubts else plan.steps, open=at.inner)
-                handle.at.table.seal(plan.unshared)
-                return None
-            commit = handle.repo.build_commit(
-                root, () if at.head is None else (at.head,), message=message, info=info, events=at.events
-            )
-            attempt = Attempt(branch, commit, at.events, keys is None, [])
-            try:
-                head = _land(handle, attempt, plan, plan.objects | objects, nodes, depends_on, guard, on_race)
-            except _LandedLate:
-                continue
+    for each in handle.companions:
+        each.look()
+    if handle.at.open and (notes := handle.at.notes) is not None:
+        notes.open = False
+    for key in keys or ():
+        if key not in handle.at.table.slots and not handle.contains(key):
+            raise missing(key)
+    while True:
+        handle.at.table.handed = set()
+        plan, at = handle.plan(keys=keys), handle.at
+        if plan.unpicklable:
+            raise Unpicklable(plan.unpicklable)
+        before = None if at.head is None else at.head.root
+        root, objects, nodes = tree.update(handle.repo.objects.node, before, plan.changes)
+        if root == before and not at.events:
+            if plan.steps or not at.settled:
+                # A commit may still land under them: keys that are set stay set.
+                handle.go(steps=None if at.doubts else plan.steps, open=at.inner)
             handle.at.table.seal(plan.unshared)
-            return head
+            return None
+        commit = handle.repo.build_commit(
+            root, () if at.head is None else (at.head,), message=message, info=info, events=at.events
+        )
+        attempt = Attempt(branch, commit, at.events, keys is None, [])
+        try:
+            head = _land(handle, attempt, plan, plan.objects | objects, nodes, depends_on, guard, on_race)
+        except _LandedLate:
+            continue
+        handle.at.table.seal(plan.unshared)
+        return head
 
 
 def _land(

@@ -166,7 +166,8 @@ class Handle(StateHandle):
             self.operation = ref(token)
             if not self.at.settled:
                 self.settle()
-            return operation(*args, **options)
+            with self.outside_held() if self.companions else self.lock:
+                return operation(*args, **options)
 
     def require_idle(self, done: str) -> None:
         """Raise InvalidInput while the values are compared: from the pickling of one of them."""
@@ -562,7 +563,10 @@ class Handle(StateHandle):
 
     @contextmanager
     def outside_held(self) -> Iterator[None]:
-        """Keep other programs from moving what is outside."""
+        """Keep other programs from moving what is outside.
+
+        Else one could commit and delete a file that was found here, and this state bring the file back.
+        """
         with ExitStack() as held:
             for each in self.companions:
                 held.enter_context(each.held())

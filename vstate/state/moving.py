@@ -111,12 +111,13 @@ def refresh(handle: Handle) -> Commit | None:
 
 def go_to_newest(handle: Handle) -> None:
     """Go to the newest commit of the branch that this state is on, wherever HEAD is."""
-    branch, at = handle.at.branch, handle.at.head
-    if branch is None:
-        _go_to(handle, handle.repo.refs.head())
-    else:
-        known = None if at is None else at.oid
-        _go_to(handle, Head(branch, handle.repo.refs.read(HEADS + branch, known)))
+    with handle.outside_held() if handle.companions else handle.lock:
+        branch, at = handle.at.branch, handle.at.head
+        if branch is None:
+            _go_to(handle, handle.repo.refs.head())
+        else:
+            known = None if at is None else at.oid
+            _go_to(handle, Head(branch, handle.repo.refs.read(HEADS + branch, known)))
 
 
 def _go_to(handle: Handle, head: Head) -> None:

@@ -27,7 +27,7 @@ from vstate.repo.core import Core
 from vstate.values.entry import FILE, encode_unchecked
 from vstate.values.file import File
 from vstate.workspace.index import Index, Sign, above, sign_of, split
-from vstate.workspace.paths import ASIDE, CONTROL, fold, is_aside, refusal, to_name, to_path
+from vstate.workspace.paths import ASIDE, CONTROL, as_shown, fold, is_aside, refusal, to_name, to_path
 from vstate.workspace.scan import OPEN_DIRECTORY, Edit, Listings, Scan, read_file
 
 try:
@@ -80,7 +80,7 @@ class Status:
         ]
         lines += [f"left out: {path}  ({reason})" for path, reason in self.left_out.items()]
         lines += [f"not written: {key}  ({reason})" for key, reason in self.refused.items()]
-        return "\n".join(map(_shown, lines)) or "no changes"
+        return "\n".join(map(as_shown, lines)) or "no changes"
 
 
 class _Write(NamedTuple):
@@ -614,8 +614,3 @@ def _chosen(known: set[str], paths: tuple[str, ...]) -> list[str]:
             raise NotFound(f"there is no file {given!r}, here or in that commit", name=given)
         found |= below
     return sorted(found)
-
-
-def _shown(line: str) -> str:
-    """The line, also if a name in it is not UTF-8."""
-    return line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

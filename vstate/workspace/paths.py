@@ -40,6 +40,11 @@ def to_path(name: str) -> str:
     return _QUOTED.sub(lambda found: "%" if (byte := int(found[1], 16)) == 0x25 else chr(0xDC00 + byte), name)
 
 
+def as_shown(path: str) -> str:
+    """The path for people to read, also if it is not UTF-8."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
 def refusal(name: str) -> str:
     """Why no file of this name may be written into a workspace; empty if one may."""
     path = to_path(name)

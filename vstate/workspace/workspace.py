@@ -16,6 +16,7 @@ from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
 from vstate.repo.core import Revision
 from vstate.repo.rules.workspaces import WorkspaceRow, note_workspace, this_host
+from vstate.state.moving import go_to_newest
 from vstate.state.slots import ABSENT
 from vstate.state.snapshot import Snapshot
 from vstate.state.versioned import Versioned
@@ -65,9 +66,8 @@ class Workspace(Uncopied):
     `files/<path>`; a rollback, switch or merge of the state changes the files with it. `.gitignore` and
     `.vstateignore` say which new files no commit keeps.
 
-    If the branch has moved since the files were last here, they go on to its newest commit. Raises
-    UncommittedChanges, naming the keys, if a file was edited that this would change. `force` throws such
-    edits away.
+    If the branch has moved on, the state and the files go to its newest commit. Raises UncommittedChanges,
+    naming the keys, if a file was edited that this would change. `force` throws such edits away.
     """
 
     _instead = "open the state and the Workspace again where you need them"
@@ -102,8 +102,9 @@ class Workspace(Uncopied):
         for each in self._handle.companions:
             if isinstance(each, Workspace) and each.prefix == prefix:
                 raise InvalidInput(f"the keys {prefix}… of this state go with {each.directory} already")
-        with self._handle.lock:
+        with self._handle.lock, self._directory.held():
             self._handle.settle()
+            go_to_newest(self._handle)  # where another program may have taken the files
             self._move(operation="opening the workspace", force=force)
             self._handle.companions = (*self._handle.companions, self)
 

@@ -14,7 +14,7 @@ from vstate.errors import InvalidInput, NotFound
 from vstate.plural import counted
 from vstate.repo.rules.workspaces import WorkspaceRow, workspaces
 from vstate.workspace.directory import Directory
-from vstate.workspace.paths import CONTROL, to_name
+from vstate.workspace.paths import CONTROL, as_shown, to_name
 from vstate_cli.output import Document, Line, safe
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import REV
@@ -83,8 +83,8 @@ def _show(session: Session, directory: str | None) -> None:
         branch = branch_of(row, head)
         on = (safe(branch), "bold green") if branch else ("detached HEAD", "bold yellow")
         where = "" if is_here(row) else f" (on {row.host})"
-        lines.append([(safe(_text(row.directory())), "bold"), " on ", on, safe(where)])
-        found.append({"host": row.host, "directory": _text(row.directory()), "prefix": row.prefix})
+        lines.append([(safe(as_shown(row.directory())), "bold"), " on ", on, safe(where)])
+        found.append({"host": row.host, "directory": as_shown(row.directory()), "prefix": row.prefix})
         found[-1] |= {"branch": branch, "here": is_here(row)}
         if is_here(row):
             place = open_directory(repo, row, session.out)
@@ -132,14 +132,9 @@ def _export(session: Session, rev: str, place: str) -> None:
 
 
 def _answer(session: Session, found: Directory, written: list[str], done: str) -> None:
-    names, place = sorted(map(to_name, written)), _text(found.path)
+    names, place = sorted(map(to_name, written)), as_shown(found.path)
     for key, reason in found.refused.items():
         session.out.note(f"{key} was not written: {reason}")
     lines: list[Line] = [[f"{done} in ", (safe(place), "bold")]]
     lines += ([f"  {safe(name)}"] for name in names)
     session.answer({"directory": place, "files": names, "refused": found.refused}, lines)
-
-
-def _text(path: str) -> str:
-    """A path that may not be UTF-8, as text."""
-    return os.fsencode(path).decode("utf-8", "replace")
