@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
+import signal
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -13,7 +16,7 @@ from typing import Any
 import pytest
 import transcripts
 from test_safety import Evil
-from vstate_cli.commands.mcp import LONGEST, ToolFailure, Tools
+from vstate_cli.commands.mcp import LONGEST, TOKEN, ToolFailure, Tools
 
 from vstate import Disk, File, Memory, Versioned
 from vstate.errors import InvalidInput
@@ -52,6 +55,9 @@ def state() -> Versioned:
         ("search text=needle", r"^chat/1 \[0\].content: Where .*plan goal: .* 2 places in 3 keys$"),
         ("fork name=what-if at=HEAD~1", "^Created branch what-if at <id> begin$"),
         ("undo", "^main is at <id> begin "),
+        ("remember name=users/ann/tea text=green", "^<id> remember users/ann/tea$"),
+        ("remember name= text=green", "^failed: .*has a name"),
+        ("recall", "^nothing$"),
         # A text that looks like an option is a revision, a key or a name, and a path needs a key.
         ("undo branch=main steps=5", "^failed: .*did not exist before"),
         ("log rev=--all", "^failed: "),
@@ -149,6 +155,73 @@ def test_a_search_goes_on_behind_damage(monkeypatch: pytest.MonkeyPatch) -> None
 # Over the protocol
 
 
+def test_memories_come_back_with_the_commit_that_changed_them() -> None:
+    """By words or by the beginning of a name, newest text first; what a program stored there shows too."""
+    state = Versioned(Memory())
+    tools = Tools(state.repo)
+    assert tools.recall() == "nothing"
+    for name, text in (("ann/tea", "green\nno sugar"), ("ann/tea", "black\x1b[31m"), ("bob", "likes Tea")):
+        tools.remember(name, text)
+    assert tools.remember("bob", "likes Tea") == "it is there already\n"
+    state.refresh()
+    state["memories/by a program"], state["memories/no text"] = "told", {"a": 1}
+    state.commit("set")
+    found = transcripts.plain(tools.recall("TEA"))
+    assert re.fullmatch(
+        "ann/tea <id> remember ann/tea .* / bla.* / bob <id> remember bob .* / likes Tea", found
+    )
+    assert "\x1b" not in found
+    assert "by a program" in tools.recall(name="by ")
+    assert tools.recall(limit=1).endswith("ask for a longer name, or for other words\n")
+    assert [commit.message for commit in state.log()][1:] == [
+        "remember bob",
+        "remember ann/tea",
+        "remember ann/tea",
+    ]
+
+
+@pytest.mark.slow
+def test_an_agent_remembers_over_http(tmp_path: Path) -> None:
+    """A real server and the package's own client, which has the token; without it nobody is answered."""
+    mcp = pytest.importorskip("mcp", reason="the package mcp is not installed")
+    httpx = pytest.importorskip("httpx2")
+    streamable = pytest.importorskip("mcp.client.streamable_http")
+    store, token = tmp_path / "store", "t" * 20
+    command = [sys.executable, "-m", "vstate_cli", "-s", str(store), "mcp", "--http"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), TOKEN: token}
+    with Versioned(store) as state:
+        state["n"] = 1
+        state.commit("begin")
+    command += ["--allow-write", "--json"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            told = json.loads(server.stdout.readline())
+            assert told["token"] == token
+            assert httpx.post(told["url"], json={}).status_code == 401
+            with_token = {"Authorization": f"Bearer {token}"}
+            assert httpx.post(told["url"], json={}, headers={**with_token, "Host": "evil"}).status_code == 421
+
+            async def remember() -> list[str]:
+                async with httpx.AsyncClient(headers=with_token, timeout=60) as http:
+                    transport = streamable.streamable_http_client(told["url"], http_client=http)
+                    async with mcp.Client(transport, read_timeout_seconds=60) as client:
+                        calls = [
+                            ("remember", {"name": "tea", "text": "green"}),
+                            ("recall", {"text": "GREEN"}),
+                        ]
+                        results = [await client.call_tool(name, given) for name, given in calls]
+                        return [result.content[0].text for result in results]
+
+            kept, recalled = asyncio.run(remember())
+        finally:
+            server.send_signal(signal.SIGINT)
+    assert "remember tea" in kept
+    assert "green" in recalled
+    with Versioned(store) as state:
+        assert state["memories/tea"] == "green"
+
+
 @pytest.mark.slow
 def test_an_agent_reads_its_history_over_stdio(tmp_path: Path) -> None:
     """The client of the package mcp calls the tools of a real server, which writes only if it may."""
@@ -181,7 +254,7 @@ def test_an_agent_reads_its_history_over_stdio(tmp_path: Path) -> None:
     with Disk(store) as disk:
         before = dict(disk.items())
     names, results = asyncio.run(session("--allow-write"))
-    assert names == {"log", "diff", "show", "blame", "search", "fork", "undo"}
+    assert names == {"log", "diff", "show", "blame", "search", "remember", "recall", "fork", "undo"}
     assert results[4][1].startswith("Created branch what-if")
     assert results[5][0], "the branch has no move before its creation"
     with Disk(store) as disk:

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import Queue
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ import jmespath
 import uvicorn
 
 from vstate import open_store
+from vstate.viewer.asgi import application
 from vstate.viewer.server import serve
 
 if TYPE_CHECKING:
@@ -112,7 +114,9 @@ def viewing(store: Path, *, write: bool = False) -> Iterator[Viewer]:
         thread.join(20)
 
     with open_store(store, create=False) as opened:
-        thread = threading.Thread(target=serve, args=(opened,), kwargs={"write": write, "ready": urls.put})
+        make = partial(application, opened, write=write)
+        options = {"ready": lambda address, token: urls.put(f"{address}/?token={token}")}
+        thread = threading.Thread(target=serve, args=(make,), kwargs=options)
         with patch.object(uvicorn, "Server", Server):
             thread.start()
             url = urls.get(timeout=20)

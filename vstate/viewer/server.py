@@ -1,33 +1,39 @@
-"""Server: the viewer on a port of this machine."""
+"""Server: an application on a port of this machine, for who has its token."""
 
 from __future__ import annotations
 
 import ipaddress
 import secrets
 import socket
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Collection
+from typing import Final, Protocol
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from vstate.errors import InvalidInput
-from vstate.kv.base import KVStore
-from vstate.viewer.asgi import application
 
 LOOPBACK: Final = "127.0.0.1"
 _TOKEN_BYTES: Final = 32
 
 
+class MakeApplication(Protocol):
+    """Makes an application behind a `Guard`. Answers that go on for ever end once `ending` gives true."""
+
+    def __call__(
+        self, *, token: str, hosts: Collection[str] | None, cookie: str, ending: Callable[[], bool]
+    ) -> ASGIApp: ...
+
+
 def serve(
-    store: KVStore,
+    make: MakeApplication,
     *,
     host: str = LOOPBACK,
     port: int = 0,
-    write: bool = False,
     token: str | None = None,
-    ready: Callable[[str], None],
+    ready: Callable[[str, str], None],
 ) -> None:
-    """Serve the viewer until Ctrl-C. `ready` gets the address with the token once the port is open.
+    """Serve an application until Ctrl-C. `ready` gets the address and the token once the port is open.
 
     Port 0 is any free one. Raises InvalidInput if the port is taken.
     """
@@ -44,26 +50,32 @@ def serve(
             ) from error
         port = listener.getsockname()[1]
         name = f"[{host}]" if ":" in host else host
-        viewer = application(
-            store,
-            write=write,
+        application = make(
             token=token,
             hosts=_hosts(host, port),
             cookie=f"vstate-{port}",
             ending=lambda: server.should_exit,
         )
         config = uvicorn.Config(
-            viewer,
+            application,
             log_level="warning",
             access_log=False,
-            lifespan="off",
             server_header=False,
             timeout_graceful_shutdown=3,
         )
         server = uvicorn.Server(config)
         listener.listen(100)
-        ready(f"http://{name}:{port}/?token={token}")
+        ready(f"http://{name}:{port}", token)
         server.run(sockets=[listener])
+
+
+def require_private(host: str, behind_tls: bool) -> None:
+    """Raise InvalidInput if other machines reach the host, and no server with TLS is in front."""
+    if not is_loopback(host) and not behind_tls:
+        raise InvalidInput(
+            f"other machines reach {host}, and would get the token and the values unencrypted: put a server "
+            "with TLS in front, and say so with --behind-tls"
+        )
 
 
 def is_loopback(host: str) -> bool:

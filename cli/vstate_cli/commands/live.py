@@ -105,16 +105,14 @@ def view(
     if rev is not None:
         raise click.UsageError("--rev chooses what --export writes: give both, or choose in the browser.")
     try:
-        from vstate.viewer.server import is_loopback, serve  # late, as every package that is optional
+        from vstate.viewer.asgi import application  # late, as every package that is optional
+        from vstate.viewer.server import require_private, serve
     except ImportError as error:
         raise InvalidInput(f"vstate view needs more packages ({error}): {install('view')}") from None
-    if not is_loopback(host) and not behind_tls:
-        raise InvalidInput(
-            f"other machines reach {host}, and would get the token and the values unencrypted: put a server "
-            "with TLS in front, and say so with --behind-tls"
-        )
+    require_private(host, behind_tls)
 
-    def ready(url: str) -> None:
+    def ready(address: str, token: str) -> None:
+        url = f"{address}/?token={token}"
         if session.json:
             session.out.json({"url": url}, indent=None)
         else:
@@ -126,7 +124,7 @@ def view(
             webbrowser.open(url)
 
     store = session.repo.store
-    serve(store, host=host, port=port, write=write, ready=ready)
+    serve(partial(application, store, write=write), host=host, port=port, ready=ready)
 
 
 def _export(session: Session, rev: str, file: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Callable
 from functools import wraps
@@ -19,8 +20,10 @@ from vstate.repo.names.refs import HEAD
 from vstate.repo.repository import Repository
 from vstate_cli.app import load
 from vstate_cli.commands.moving import carry_out
+from vstate_cli.commits import summary
 from vstate_cli.output import Output, safe
 from vstate_cli.session import Session, command
+from vstate_cli.suggestions import Count
 
 _INSTRUCTIONS = (
     "The history of a versioned state: commits of keys and values, on branches. Objects are shown as "
@@ -32,22 +35,45 @@ LONGEST: Final = 50_000
 MOST_COMMITS: Final = 1000
 MOST_SECONDS: Final = 5.0
 MOST_PLACES: Final = 200
+MOST_MEMORIES: Final = 50
+MEMORIES: Final = "memories/"
+"""What the keys begin with that `remember` sets."""
+
+TOKEN: Final = "VSTATE_MCP_TOKEN"
+_SHORTEST_TOKEN: Final = 20  # characters
 
 
 @command(
     "mcp",
-    examples=["vstate mcp", "vstate mcp --store agent-state --allow-write"],
-    json="nothing of its own: the command speaks JSON-RPC in any case.",
+    examples=[
+        "vstate mcp",
+        "vstate mcp --store agent-state --allow-write",
+        "vstate mcp --http --port 8123",
+    ],
+    json="with --http {url, token}, before it serves. Else nothing of its own: it speaks JSON-RPC anyway.",
 )
 @click.option(
-    "--allow-write", is_flag=True, help="Offer the tools fork and undo, which make and move branches."
+    "--allow-write", is_flag=True, help="Offer the tools remember, recall, fork and undo, which commit."
 )
-def mcp(session: Session, allow_write: bool) -> None:
-    """Serve the history to an agent, over MCP on standard input and output.
+@click.option("--http", is_flag=True, help="Serve over HTTP, until Ctrl-C.")
+@click.option("--port", type=Count(0, 65535), default=0, help="Listen on port N. Default: a free one.")
+@click.option(
+    "--host", default="127.0.0.1", metavar="HOST", help="Listen on HOST. Default: this machine alone."
+)
+@click.option(
+    "--behind-tls", is_flag=True, help="A server in front encrypts; needed for a HOST that others reach."
+)
+def mcp(session: Session, allow_write: bool, http: bool, port: int, host: str, behind_tls: bool) -> None:
+    """Serve the history to an agent, over MCP on standard input and output, or HTTP.
 
-    The tools are log, diff, show, blame and search, with --allow-write also fork and undo. They give the text
-    that the commands of these names print, of at most 50,000 characters. Without --allow-write the store is
-    opened for reading only. Nothing is unpickled. This needs the package mcp: pip install '.[mcp]'.
+    The tools are log, diff, show, blame and search. With --allow-write there are also remember and recall,
+    for memories, and fork and undo. They give the text that commands print, of at most 50,000 characters.
+    Without --allow-write the store is opened for reading only. Nothing is unpickled.
+
+    With --http a client sends the token that is printed, as `Authorization: Bearer TOKEN`. The variable
+    VSTATE_MCP_TOKEN sets the token, so that a client's settings stay valid.
+
+    This needs the package mcp: pip install '.[mcp]'.
     """
     try:
         from mcp.server.mcpserver import MCPServer  # late, as every package that is optional
@@ -85,9 +111,38 @@ def mcp(session: Session, allow_write: bool) -> None:
     offers = [offered(tool, read_only_hint=True) for tool in tools.reading]
     if allow_write:
         offers += [offered(tool, read_only_hint=False, destructive_hint=False) for tool in tools.writing]
-    MCPServer(
+    server = MCPServer(
         "vstate", version=vstate.__version__, instructions=_INSTRUCTIONS, log_level="ERROR", tools=offers
-    ).run()
+    )
+    if http:
+        _serve(session, server.streamable_http_app, host, port, behind_tls)
+    else:
+        server.run()
+
+
+def _serve(session: Session, make: Callable[..., Any], host: str, port: int, behind_tls: bool) -> None:
+    from vstate.viewer.guard import Guard  # late, as every package that is optional
+    from vstate.viewer.server import require_private, serve
+
+    require_private(host, behind_tls)
+    token = os.environ.get(TOKEN)
+    if token is not None and len(token) < _SHORTEST_TOKEN:
+        raise InvalidInput(f"{TOKEN} has fewer than {_SHORTEST_TOKEN} characters: take a longer token")
+
+    def guarded(*, ending: object, **options: Any) -> Guard:
+        return Guard(make(host=host), **options)
+
+    def ready(address: str, token: str) -> None:
+        url = f"{address}/mcp"
+        if session.json:
+            session.out.json({"url": url, "token": token}, indent=None)
+        else:
+            session.out.line("Serving MCP at ", (url, "bold"))
+            session.out.line(f"A client sends the header   Authorization: Bearer {token}")
+            session.out.line(("Press Ctrl-C to end.", "dim"))
+        session.out.flush()
+
+    serve(guarded, host=host, port=port, token=token, ready=ready)
 
 
 class ToolFailure(Exception):
@@ -111,8 +166,8 @@ class Tools:
 
     @property
     def writing(self) -> list[Callable[..., str]]:
-        """The tools that make or move branches."""
-        return [self.fork, self.undo]
+        """The tools that commit, or make or move branches, and the one that reads what they remembered."""
+        return [self.remember, self.recall, self.fork, self.undo]
 
     def log(
         self, rev: str = "HEAD", key: str = "", grep: str = "", limit: int = 20, patch: bool = False
@@ -159,6 +214,49 @@ class Tools:
         With prefix, only keys that begin with it are searched. Each line has a key, a path and the text.
         """
         return self._run("grep", text=text, rev=rev, prefix=prefix, limit=min(max(limit, 1), MOST_PLACES))
+
+    def remember(self, name: str, text: str) -> str:
+        """Keep a text under a name, such as users/ann/tea, in place of the text there.
+
+        It is one commit of the current branch, with the key memories/NAME. The history keeps older texts.
+        """
+
+        def remember(session: Session) -> None:
+            change = {MEMORIES + name: text}
+            commit = session.repo.commit(session.branch(), set=change, message=f"remember {name}")
+            session.out.line(*(summary(commit) if commit else ["it is there already"]))
+
+        if not name:
+            raise ToolFailure("a memory has a name, such as users/ann/tea")
+        return self._call(remember, writes=True)
+
+    def recall(self, text: str = "", name: str = "", limit: int = 20) -> str:
+        """Find memories, each with the commit that last changed it and its time.
+
+        text is a part of a name or of a memory, in upper or lower case; name is how names begin.
+        """
+
+        def recall(session: Session) -> None:
+            repo, left = session.repo, min(max(limit, 1), MOST_MEMORIES)
+            head = repo.newest(session.branch())
+            if head is None:
+                return
+            for key, entry in repo.entries(head.root, MEMORIES + name):
+                value = repo.inspect(key, entry.raw)
+                if not isinstance(value, str) or text.casefold() not in f"{key}\n{value}".casefold():
+                    continue
+                if not left:
+                    session.out.line("… more memories match: ask for a longer name, or for other words")
+                    break
+                left -= 1
+                found = repo.blame(head, key)
+                session.out.line(
+                    safe(key.removeprefix(MEMORIES)), "  ", *summary(found), "  ", str(found.time)
+                )
+                for line in value.splitlines():
+                    session.out.line("    ", safe(line))
+
+        return self._call(recall)
 
     def fork(self, name: str, at: str = "HEAD") -> str:
         """Make a new branch at a revision. Nothing else changes."""
