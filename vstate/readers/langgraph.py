@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from vstate.display.chats import messages_in_words, value_in_words
 from vstate.errors import InvalidInput
 from vstate.readers.stored import Stored
-from vstate.readers.threads import CHECKPOINT, PIECE, Record, Saved, Thread, Write
+from vstate.readers.threads import CHECKPOINT, LINK, PIECE, Record, Saved, Thread, Write
 from vstate.values.growth import NOT_JOINED, Grown, Heap
 from vstate.values.inspection import INSPECT_BYTES
 from vstate.values.instance import Instance
@@ -140,7 +140,7 @@ def title(stored: Stored, before: Stored | None) -> str | None:
 
 def _told(record: Record, parts: _Parts) -> str:
     kind, fields, *_ = record
-    if kind == PIECE:
+    if kind in (LINK, PIECE):
         return ""
     ns, id = fields["ns"], fields["id"]
     where = f"{ns.partition(':')[0]}/" if ns else ""

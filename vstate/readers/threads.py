@@ -15,9 +15,12 @@ Record = tuple[Any, ...]
 
 CHECKPOINT: Final = "checkpoint"
 WRITES: Final = "writes"
+LINK: Final = "link"
+"""A deleted checkpoint from which later ones are computed: its values and writes of their delta channels."""
 PIECE: Final = "piece"
 """A record without fields, whose bytes were in many records before."""
 
+_NO_METADATA: Final = "msgpack", b"\x80"
 _PIECE_BYTES: Final = 11 * 1024
 """So many bytes at the end of a value that are in short parts are put together, before it grows further. Then
 its newest version is in few segments. With what a message adds a piece is one blob, of 16 KB at most.
@@ -45,6 +48,10 @@ class Saved(NamedTuple):
     values: Mapping[str, Value]
 
 
+Deltas = Callable[[Saved], set[str]]
+"""The delta channels of a checkpoint that are computed from the checkpoints before it."""
+
+
 class Write(NamedTuple):
     """A pending write, with the path of its task."""
 
@@ -69,6 +76,8 @@ class Thread:
         self._saved: dict[str, dict[str, Saved | dict[str, Any]]] = {}
         """The checkpoints by namespace and id, as their fields until they are asked for: most never are."""
         self._newest: dict[str, str] = {}
+        self.links: dict[tuple[str, str], Saved] = {}
+        """The deleted checkpoints from which later ones are computed."""
         self._writes: dict[tuple[str, str], dict[tuple[str, int], Write]] = {}
         self._last: dict[tuple[str, str], tuple[Grown, bytes]] = {}
         """The bytes of the last value of each channel, to compare the next one with."""
@@ -103,11 +112,15 @@ class Thread:
             self.heap.add(data)
         if not grown:
             self.heap.add(b"\0")
-        if kind == CHECKPOINT:
+        if kind in (CHECKPOINT, LINK):
             ns, id = fields["ns"], fields["id"]
-            self._saved.setdefault(ns, {})[id] = fields
-            if "late" not in fields:
-                self._newest[ns] = id
+            if kind == LINK:
+                self.links[ns, id] = _saved(fields)
+            else:
+                self.links.pop((ns, id), None)
+                self._saved.setdefault(ns, {})[id] = fields
+                if "late" not in fields:
+                    self._newest[ns] = id
             if "early" in fields:
                 self._early.add((ns, id))
             self._awaited = set(fields.get("awaited", ()))
@@ -169,13 +182,15 @@ class Thread:
         return place >= 0 and (task, place) in self._writes.get((ns, id), {})
 
     def ancestors(self, saved: Saved) -> Iterator[Saved]:
-        """The checkpoints before this one, up to the first one that is missing."""
+        """The checkpoints and links before this one, up to the first one that is missing."""
         seen = {saved.id}
-        before = self.find(saved.ns, saved.parent) if saved.parent else None
-        while before is not None and before.id not in seen:
-            yield before
-            seen.add(before.id)
-            before = self.find(before.ns, before.parent) if before.parent else None
+        while saved.parent and saved.parent not in seen:
+            before = self.links.get((saved.ns, saved.parent)) or self.find(saved.ns, saved.parent)
+            if before is None:
+                return
+            saved = before
+            seen.add(saved.id)
+            yield saved
 
     def pair(self, value: Value) -> Pair:
         """The value of a channel as the serializer gave it."""
@@ -194,8 +209,9 @@ class Thread:
         dump: Callable[[str], Pair],
         *,
         changed: Container[str],
+        kind: str = CHECKPOINT,
     ) -> list[Record]:
-        """The record of a new checkpoint, whose channels have these versions, and pieces that it refers to.
+        """The record of a new checkpoint, or of a link, whose channels have these versions, and its pieces.
 
         `dump` gives the value of a channel. It is not called for a channel that is not `changed`, and that
         the parent has in the same version. Parts of a value that an earlier version has are not stored again.
@@ -232,7 +248,7 @@ class Thread:
             fields["early"] = True
         if awaited := self._awaited - {(ns, id)}:
             fields["awaited"] = sorted(awaited)
-        self._planned = (CHECKPOINT, fields, *added), new
+        self._planned = (kind, fields, *added), new
         return [*pieces, self._planned[0]]
 
     def _lasts(
@@ -259,10 +275,10 @@ class Thread:
             lasts[channel] = last
         return lasts, pieces, size
 
-    def copies(self, kept: Iterable[Saved], onto: Thread | None = None) -> list[Record]:
+    def copies(self, kept: Iterable[Saved], deltas: Deltas, onto: Thread | None = None) -> list[Record]:
         """The records of these checkpoints, and of their writes, behind those of another thread.
 
-        Writes whose checkpoint is not here yet are copied too.
+        Those from which these are computed become links. Writes whose checkpoint is to come are copied too.
         """
         copy, records = Thread(), list[Record]()
         if onto is not None:
@@ -270,24 +286,43 @@ class Thread:
             copy.heap, copy._newest = Heap(onto.heap.end), {**onto._newest}
             copy._writes = {key: {**own} for key, own in onto._writes.items()}
             copy._awaited = {*onto._awaited}
-        for saved in sorted(kept, key=lambda saved: saved.id):
-            pairs = {channel: self.pair(value) for channel, value in saved.values.items()}
-            versions = {channel: value.version for channel, value in saved.values.items()}
-            made = copy.record(*saved[:5], versions, pairs.__getitem__, changed=versions)
-            made += self._writes_records(saved.ns, saved.id)
+        copied = {**self._needed(kept, deltas), **{(saved.ns, saved.id): (saved, None) for saved in kept}}
+        for key, (saved, of) in sorted(copied.items(), key=lambda each: each[1][0].id):
+            kind = CHECKPOINT if of is None else LINK
+            pairs = {name: self.pair(each) for name, each in saved.values.items() if not of or name in of}
+            versions = {name: saved.values[name].version for name in pairs}
+            if kind == LINK and onto is not None and (same := onto.find(*key) or onto.links.get(key)):
+                pairs |= {name: onto.pair(value) for name, value in same.values.items()}
+                versions |= {name: value.version for name, value in same.values.items()}
+            made = copy.record(*saved[:5], versions, pairs.__getitem__, changed=versions, kind=kind)
+            made += self._writes_records(saved.ns, saved.id, of)
             for record in made:
                 copy.add(record)
             records += made
         for ns, id in self._writes:
-            if self.find(ns, id) is None:
+            if (ns, id) not in self.links and self.find(ns, id) is None:
                 is_early = onto is None or onto.find(ns, id) is None
-                records += self._writes_records(ns, id, early=is_early)
+                records += self._writes_records(ns, id, None, is_early)
         return records
 
-    def _writes_records(self, ns: str, id: str, *, early: bool = False) -> list[Record]:
+    def _needed(self, kept: Iterable[Saved], deltas: Deltas) -> dict[tuple[str, str], tuple[Saved, Any]]:
+        """The checkpoints from which these are computed, without metadata, and the channels of each."""
+        found = dict[tuple[str, str], tuple[Saved, set[str]]]()
+        for saved in kept:
+            wanted = deltas(saved)
+            for before in self.ancestors(saved):
+                _, known = found.get((before.ns, before.id), (before, set()))
+                if wanted <= known:  # so all before it is there
+                    break
+                found[before.ns, before.id] = before._replace(metadata=_NO_METADATA), known | wanted
+                wanted = wanted - before.values.keys()
+        return {**found}
+
+    def _writes_records(self, ns: str, id: str, of: set[str] | None, early: bool = False) -> list[Record]:
         return [
             writes_record(ns, id, write.path, write.task, [write[2:]], early=early)
             for write in self.writes(ns, id)
+            if not of or write.channel in of
         ]
 
 

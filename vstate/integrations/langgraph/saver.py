@@ -30,7 +30,7 @@ from vstate.integrations.branches import IDS, BranchName, branch_below, texts_be
 from vstate.integrations.langgraph.store import field_of
 from vstate.integrations.opening import KeepLike, Opened, Opening, StoreLike, first_labels, summary
 from vstate.patterns.journal import Journal, Journals
-from vstate.readers.threads import CHECKPOINT, Pair, Record, Saved, Thread, Value, writes_record
+from vstate.readers.threads import CHECKPOINT, Pair, Record, Saved, Thread, Value, Write, writes_record
 from vstate.repo.core import Guard
 from vstate.repo.rules.labels import Label
 from vstate.state.tracking import IMMUTABLE
@@ -186,11 +186,11 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         journal.append(plan, message=summary(f"writes {', '.join(dict(writes))}"))
 
     def _require(self, journal: Journal[_Thread], thread: Thread, ns: str, id: str | None) -> bool:
-        """Whether a checkpoint is there. Raises NotFound if this saver knew it, and it was deleted."""
+        """Whether a checkpoint is there. Raises NotFound if it was deleted, as far as that is known."""
         if id is None:
             return False
         is_there = thread.find(ns, id) is not None
-        if not is_there and self._opening.knows(journal.branch, ns, id):
+        if not is_there and ((ns, id) in thread.links or self._opening.knows(journal.branch, ns, id)):
             raise NotFound(
                 f"checkpoint {id!r} of branch {journal.branch!r} was deleted, so nothing that follows it is "
                 "written: run the thread anew",
@@ -212,16 +212,15 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         self._journals.drop(branch)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints of these runs, with their writes, in every thread."""
+        """Delete the checkpoints of these runs, with their writes, in every thread.
+
+        Values and writes of delta channels from which later ones are computed stay. No call lists them.
+        """
         gone = set(check_several(run_ids, "delete_for_runs", "ids"))
         for thread_id in self._thread_ids() if gone else ():
             self._keep(
                 thread_id,
-                lambda thread: [
-                    saved
-                    for saved in thread.all()
-                    if self.serde.loads_typed(saved.metadata).get("run_id") not in gone
-                ],
+                lambda thread, saved: self.serde.loads_typed(saved.metadata).get("run_id") not in gone,
                 f"delete {len(gone)} runs",
             )
 
@@ -238,7 +237,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
                 else:  # one commit more, whose transaction tests the lease
                     source.fork(
                         branch,
-                        lambda newest: newest.copies(newest.all()),
+                        lambda newest: newest.copies(newest.all(), self._deltas),
                         message="copy",
                         labels=first_labels(branch, None),
                     )
@@ -248,7 +247,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
                 kept = thread.all()
 
         def plan(target: Thread) -> list[Record]:
-            return thread.copies(kept, target)
+            return thread.copies(kept, self._deltas, target)
 
         # Without the lock of the source: two threads may be copied onto each other.
         self._journal(target_thread_id).append(plan, message=summary(f"copy of {source_thread_id}"))
@@ -256,7 +255,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Reduce threads to the newest checkpoint of each namespace, or with "delete" to nothing.
 
-        A thread with delta channels also keeps the checkpoints that the newest one is computed from.
+        Values and writes of delta channels from which that one is computed stay too. No call lists them.
         """
         if strategy not in ("keep_latest", "delete"):
             raise InvalidInput(f"a strategy is 'keep_latest' or 'delete', not {strategy!r}")
@@ -264,27 +263,18 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
             if strategy == "delete":
                 self.delete_thread(thread_id)
             else:
-                self._keep(thread_id, self._latest, "prune")
+                self._keep(thread_id, lambda thread, saved: thread.find(saved.ns, None) is saved, "prune")
 
-    def _latest(self, thread: Thread) -> list[Saved]:
-        kept: list[Saved] = []
-        for ns in {saved.ns for saved in thread.all()}:
-            newest = thread.find(ns, None)
-            assert newest is not None  # each namespace has a checkpoint
-            kept.append(newest)
-            deltas = set(self.serde.loads_typed(newest.metadata).get("counters_since_delta_snapshot") or ())
-            deltas -= newest.values.keys()
-            for before in thread.ancestors(newest):
-                if not deltas:
-                    break
-                kept.append(before)
-                deltas -= before.values.keys()
-        return kept
+    def _deltas(self, saved: Saved) -> set[str]:
+        """The delta channels whose value is computed from checkpoints before this one."""
+        counted = self.serde.loads_typed(saved.metadata).get("counters_since_delta_snapshot") or {}
+        absent = counted.keys() - saved.values.keys()
+        return absent and absent & self.serde.loads_typed(saved.checkpoint)["channel_versions"].keys()
 
-    def _keep(self, thread_id: str, choose: Callable[[Thread], list[Saved]], message: str) -> None:
+    def _keep(self, thread_id: str, stays: Callable[[Thread, Saved], bool], message: str) -> None:
         def plan(thread: Thread) -> list[Record] | None:
-            kept = choose(thread)
-            return None if len(kept) == len(thread.all()) else thread.copies(kept)
+            kept = [saved for saved in thread.all() if stays(thread, saved)]
+            return None if len(kept) == len(thread.all()) else thread.copies(kept, self._deltas)
 
         self._journal(thread_id).rewrite(plan, message=message)
 
@@ -339,10 +329,10 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
     ) -> Mapping[str, Any]:
         """For each channel its writes since the last stored value, oldest first, and that value."""
         journal, _, ns, id = self._named(config)
-        writes: dict[str, list[Any]] = {channel: [] for channel in channels}
-        seeds: dict[str, Any] = {}
-        with journal.lock:
-            thread = journal.refresh()
+
+        def find(thread: _Thread) -> tuple[dict[str, list[Write]], dict[str, Pair]]:
+            writes: dict[str, list[Write]] = {channel: [] for channel in channels}
+            seeds: dict[str, Pair] = {}
             saved = thread.find(ns, id)
             for before in thread.ancestors(saved) if saved else ():
                 wanted = writes.keys() - seeds.keys()
@@ -350,13 +340,18 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
                     break
                 for write in reversed(thread.writes(ns, before.id)):
                     if write.channel in wanted:
-                        writes[write.channel].append(
-                            (write.task, write.channel, self.serde.loads_typed(write.value))
-                        )
+                        writes[write.channel].append(write)
                 for channel in wanted & before.values.keys():
-                    seeds[channel] = self.serde.loads_typed(thread.pair(before.values[channel]))
+                    seeds[channel] = thread.pair(before.values[channel])
+            return writes, seeds
+
+        load = self.serde.loads_typed
+        writes, seeds = journal.find(find)
         return {
-            channel: {"writes": found[::-1], **({"seed": seeds[channel]} if channel in seeds else {})}
+            channel: {
+                "writes": [(write.task, channel, load(write.value)) for write in reversed(found)],
+                **({"seed": load(seeds[channel])} if channel in seeds else {}),
+            }
             for channel, found in writes.items()
         }
 

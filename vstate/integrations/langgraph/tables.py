@@ -376,7 +376,7 @@ def write_sqlite(
                 thread = Journal(repo, branch, Thread).refresh()
                 progress(found)
                 rows = []
-                for saved in thread.all():
+                for saved in (*thread.all(), *thread.links.values()):
                     found += 1
                     try:
                         rows.append((_row_of(thread, thread_id, saved), saved))
