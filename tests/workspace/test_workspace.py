@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -28,6 +29,8 @@ from vstate import (
     Memory,
     MergeConflict,
     NotFound,
+    StorageError,
+    StoreUnavailable,
     UncommittedChanges,
     Versioned,
     Workspace,
@@ -35,6 +38,7 @@ from vstate import (
 )
 from vstate.repo.rules.workspaces import workspaces
 from vstate.state.base import Companion
+from vstate.workspace import directory as directory_module
 from vstate.workspace.directory import Directory
 
 Verb = Callable[[Versioned, Versioned], object]
@@ -637,7 +641,7 @@ def test_autocommit_commits_the_files(store: Memory, place: Path) -> None:
 
 
 def test_wrong_arguments_are_refused(store: Memory, place: Path, tmp_path: Path) -> None:
-    """A prefix without a slash, a second Workspace of the same keys, a store as the directory, no state."""
+    """A prefix without a slash, a second Workspace of the keys or directory, a store there, no state."""
     state = Versioned(store)
     Workspace(state, place)
     Workspace(state, tmp_path / "second", "other/")
@@ -645,6 +649,9 @@ def test_wrong_arguments_are_refused(store: Memory, place: Path, tmp_path: Path)
         Workspace(state, place, "files")
     with pytest.raises(InvalidInput, match="already"):
         Workspace(state, tmp_path / "third")
+    (tmp_path / "alias").symlink_to(place)
+    with pytest.raises(InvalidInput, match="already"):
+        Workspace(state, tmp_path / "alias", "third/")
     on_disk = Versioned(tmp_path / "store")
     with pytest.raises(InvalidInput, match="is a store"):
         Workspace(on_disk, tmp_path / "store")
@@ -1003,4 +1010,96 @@ def test_a_file_that_cannot_be_changed_is_an_edit(place: Path, monkeypatch: pyte
     assert found_in(place) == {"a": File(b"2"), "b": File(b"1"), "c": File(b"2")}
     assert (files.status().modified, files.status().added) == (["a"], ["c"])
     assert files.restore(force=True) == ["a", "c"]
+    assert as_at_head(state, place)
+
+
+def test_a_call_that_waits_for_itself_gets_an_error(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hook that commits another state of the directory fails after a while, and all is staged still."""
+    monkeypatch.setattr(directory_module, "_MOST_SECONDS", 0.1)
+    store = Disk(tmp_path / "store")
+    state, other = Versioned(store), Versioned(store)
+    Workspace(state, place)
+    Workspace(other, place)
+    remove = state.before_commit(lambda state: other.commit("inside"))
+    put(place, {"a": b"a"})
+    with pytest.raises(StoreUnavailable, match="holds the files") as caught:
+        state.commit("outside")
+    assert not caught.value.outcome_unknown
+    remove()
+    assert state.commit("outside") == other.refresh()
+    assert as_at_head(state, place)
+    assert as_at_head(other, place)
+
+
+def test_several_directories_are_held_in_one_order(
+    store: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever a program opens first; else two programs could wait for each other."""
+    second = set()
+    open_ = Directory._open
+
+    def noted(directory: Directory, opened: ExitStack) -> None:
+        if any(each._is_held for each in made):
+            second.add(os.path.basename(directory.path))
+        made.append(directory)
+        open_(directory, opened)
+
+    made: list[Directory] = []
+    monkeypatch.setattr(Directory, "_open", noted)
+    for names in ("ab", "ba"):
+        state = Versioned(store)
+        for name in names:
+            Workspace(state, tmp_path / name, f"{name}/")
+        state[names] = 1
+        state.commit("both")
+    assert second == {"b"}
+
+
+CHILD = """
+import os, signal, sys
+from vstate import Disk, Versioned, Workspace
+state = Versioned(Disk(sys.argv[1]))
+files = Workspace(state, sys.argv[2])
+with files._directory.held():
+    if os.fork():
+        os.kill(os.getpid(), signal.SIGKILL)
+    sys.stdin.read(1)
+    state["child"] = 1
+    state.commit("of the child")
+"""
+
+
+def test_a_forked_child_does_not_hold_the_directory(tmp_path: Path, place: Path) -> None:
+    """If the holder is killed, its child neither keeps others out nor waits for itself."""
+    Disk(tmp_path / "store").close()
+    command = [sys.executable, "-c", CHILD, tmp_path / "store", place]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.wait(20) == -signal.SIGKILL
+        with Versioned(Disk(tmp_path / "store")) as state, Workspace(state, place):
+            put(place, {"a": b"a"})
+            assert state.commit("while the child waits")
+            process.communicate(b"x", timeout=20)
+            state.refresh()
+            assert state["child"] == 1
+            assert as_at_head(state, place)
+
+
+def test_a_note_that_cannot_be_written_stops_the_commit(
+    store: Memory, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is a StorageError, and the next commit has the edits."""
+    state = Versioned(store)
+    Workspace(state, place)
+    put(place, {"a": b"a"})
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(StorageError, match="No space left"):
+            state.commit("no room")
+    assert state.commit("room")
     assert as_at_head(state, place)

@@ -20,7 +20,7 @@ if sys.platform != "win32":
 else:
     resource = None
 
-_PAUSE = 0.001
+_PAUSE, _LONGEST_PAUSE = 0.001, 0.01  # seconds between two looks at a lock
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The errors of a full disk, of a quota, and of a limit on the size of files."""
@@ -154,29 +154,34 @@ def make_directory(path: Path) -> None:
 
 @contextmanager
 def locked(descriptor: int, *, seconds: float | None = None) -> Iterator[None]:
-    """Hold the lock of an open file in the block, against other processes and threads.
-
-    Raises BlockingIOError if the lock is taken for `seconds`; None waits for ever. Windows has no such lock.
-    """
+    """Hold the lock of an open file in the block, as `take_lock` takes it. Windows has no such lock."""
     if sys.platform == "win32":
         yield
         return
-    if seconds is None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    else:
-        backoff = Backoff(_PAUSE, _PAUSE, seconds=seconds)
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not backoff.pause():
-                    raise
+    take_lock(descriptor, seconds=seconds)
     try:
         yield
     finally:
         # Closing does not suffice: a child that was forked meanwhile has the file open too.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def take_lock(descriptor: int, *, seconds: float | None = None) -> None:
+    """Lock an open file against other processes and threads.
+
+    Raises BlockingIOError if the lock is taken for `seconds`; None waits for ever.
+    """
+    if seconds is None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return
+    backoff = Backoff(_PAUSE, _LONGEST_PAUSE, seconds=seconds)
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if not backoff.pause():
+                raise
 
 
 def sync_directory(path: str | os.PathLike[str]) -> None:

@@ -111,6 +111,10 @@ class Companion(Protocol):
     A call that an exception interrupts is made again, before the next use.
     """
 
+    @property
+    def place(self) -> str:
+        """Where it is, under the same name in all programs."""
+
     def held(self) -> AbstractContextManager[None]:
         """Keep others from moving it, while the state commits or moves."""
 
@@ -355,8 +359,9 @@ class State(ReadableState, MutableMapping[str, Any]):
         attempt of an update. It may read and change the state, and should do the same if it is called again
         after an interruption. Its exception stops the commit, and everything is still staged. It cannot
         commit nor move the branch. No other thread can write to the state meanwhile, and no other program can
-        move the files of its Workspace, so it should not wait for one. For one release a function without
-        arguments works too, with a DeprecationWarning.
+        move the files of its Workspace, so it should not wait for one; a program that waits for the files
+        gives up after a minute. For one release a function without arguments works too, with a
+        DeprecationWarning.
         """
         return self._handle.hooks.add(hook, self)
 

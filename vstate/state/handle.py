@@ -562,13 +562,13 @@ class Handle(StateHandle):
             each.look(is_leaving=is_leaving)
 
     @contextmanager
-    def outside_held(self) -> Iterator[None]:
-        """Keep other programs from moving what is outside.
+    def outside_held(self, *joining: Companion) -> Iterator[None]:
+        """Keep other programs from moving what is outside, in one order of places for all programs.
 
         Else one could commit and delete a file that was found here, and this state bring the file back.
         """
         with ExitStack() as held:
-            for each in self.companions:
+            for each in sorted((*self.companions, *joining), key=lambda each: each.place):
                 held.enter_context(each.held())
             yield
 

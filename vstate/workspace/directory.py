@@ -15,8 +15,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from vstate.errors import CorruptObject, InvalidInput, NotFound, StorageError, UncommittedChanges
+from vstate.errors import (
+    CorruptObject,
+    InvalidInput,
+    NotFound,
+    StorageError,
+    StoreUnavailable,
+    UncommittedChanges,
+)
+from vstate.forks import renew_in_child
 from vstate.kv.disk.database import FILE_NAME
+from vstate.kv.files import take_lock
 from vstate.objects import tree
 from vstate.objects.canonical import decode_checked, encode_checked
 from vstate.objects.expiry import split_expiry
@@ -35,6 +44,7 @@ try:
 except ImportError:  # Windows, where no Workspace opens
     pass
 
+_MOST_SECONDS = 60.0  # to wait for another holder of the directory
 _MOST_OPEN = 100  # directories
 _MOST_READ_AGAIN = 100  # files
 _LONGEST_NOTE = 1 << 16
@@ -114,18 +124,21 @@ class Directory:
         self.refused: dict[str, str] = {}
         self.loaded: Sign | None = None
         self._root = self._control = self._lock = -1
-        self._holder = 0  # the process, while it has the directory held
+        self._is_held = False
         self._parents: dict[str, int] = {}
         self._listings: Listings = {}
+        renew_in_child(self, Directory._renew)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep others from moving the files; inside, once more. Raises NotFound if the directory is gone."""
-        if self._holder == os.getpid():
+        """Keep others from moving the files; inside, once more.
+
+        Raises NotFound if the directory is gone, and StoreUnavailable if others hold it for a minute.
+        """
+        if self._is_held:
             yield
             return
         with ExitStack() as opened:
-            opened.callback(self._let_go)
             with self._working():
                 self._open(opened)
                 self._load()
@@ -149,11 +162,24 @@ class Directory:
                 raise StorageError(f"the files in {self.path}: {error}; mend that, and call again") from error
             raise
 
-    def _let_go(self) -> None:
-        self._holder = 0
-        for fd in self._parents.values():
+    def _let_go(self, lock: int) -> None:
+        self._is_held, self._lock = False, -1
+        # Closing does not suffice: a child that is forked just now has the file open too.
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        parents, self._parents = self._parents, {}
+        for fd in parents.values():
             os.close(fd)
-        self._parents = {}
+
+    def _renew(self) -> None:
+        """In a forked child: leave the lock to the parent. Else it would be taken when the parent is killed.
+
+        The number stays in use, for the frames of the operation may go on here and close it.
+        """
+        if self._lock >= 0:
+            null = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(null, self._lock, inheritable=False)
+            os.close(null)
+        self._is_held, self._lock, self._parents = False, -1, {}
 
     def _open(self, opened: ExitStack) -> None:
         def keep(name: str, flags: int, above: int | None = None) -> int:
@@ -176,10 +202,15 @@ class Directory:
             with suppress(FileExistsError):
                 self._write_new(".gitignore", File(b"*\n"), self._control)
         self._lock = keep("lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, self._control)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        # Closing does not suffice: a child that was forked meanwhile has the file open too.
-        opened.callback(fcntl.flock, self._lock, fcntl.LOCK_UN)
-        self._holder = os.getpid()
+        opened.callback(self._let_go, self._lock)
+        try:
+            take_lock(self._lock, seconds=_MOST_SECONDS)
+        except BlockingIOError:
+            raise StoreUnavailable(
+                f"another commit or move holds the files in {self.path} for {_MOST_SECONDS:g} s now: retry "
+                "later; if it waits for this call, in a before_commit hook say, make the call elsewhere"
+            ) from None
+        self._is_held = True
 
     # The index
 
@@ -204,8 +235,9 @@ class Directory:
 
     def begin_commit(self, branch: str, commit: ObjectId) -> None:
         """Note that a commit is about to have the edits of the last scan, until the index is saved."""
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, encode_checked([branch, commit]), 0)
+        with self._working():
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, encode_checked([branch, commit]), 0)
 
     def _end_commit(self) -> None:
         """Bring the files to a commit that a process has made of them, before it was killed."""

@@ -90,6 +90,7 @@ class Workspace(Uncopied):
         self.prefix: Final = prefix
         self._handle = state._handle
         os.makedirs(directory, exist_ok=True)
+        self.place: Final = os.path.realpath(directory)
         self._directory = Directory(state.repo, directory, prefix)
         self._edits: dict[str, Edit] = {}
         self._staged: dict[str, set[int]] = {}
@@ -100,9 +101,12 @@ class Workspace(Uncopied):
         """The tree of the index after the last move of this Workspace. Another tree is another program's."""
         self._noted: WorkspaceRow | None = None
         for each in self._handle.companions:
-            if isinstance(each, Workspace) and each.prefix == prefix:
-                raise InvalidInput(f"the keys {prefix}… of this state go with {each.directory} already")
-        with self._handle.lock, self._directory.held():
+            if isinstance(each, Workspace) and (each.prefix == prefix or each.place == self.place):
+                raise InvalidInput(
+                    f"the keys {each.prefix}… of this state go with {each.directory} already: close() that "
+                    "Workspace first, or choose another directory and another prefix"
+                )
+        with self._handle.lock, self._handle.outside_held(self):
             self._handle.settle()
             go_to_newest(self._handle)  # where another program may have taken the files
             self._move(operation="opening the workspace", force=force)
