@@ -118,6 +118,14 @@ CREWAI: dict[str, Any] = {
     "options": ("-o", "asyncio_mode=auto"),
 }
 
+DEEPAGENTS: dict[str, Any] = {
+    "source": "git+https://github.com/langchain-ai/deepagents@23b83ad50f63d241d0069a3dc426d43b211adf2e"
+    "#subdirectory=libs/deepagents",
+    "packages": ("deepagents==0.7.32", "langchain-tests", "pytest-mock", "pytest-timeout", *PYTEST),
+    "plugin": "deepagents_backends",
+    "options": ("-o", "asyncio_mode=auto"),
+}
+
 ALL = [
     # The package on the registry has no tests, so the sources are those of a commit before its release.
     Suite(
@@ -247,6 +255,49 @@ ALL = [
         passed=82,
         failing=listed("crewai_flows"),
         **CREWAI,
+    ),
+    # The package on the registry has no tests. The sources are those of a commit before its release.
+    Suite(
+        name="deepagents",
+        title="backends on LangGraph stores of deepagents 0.7.8, with deepagents 0.7.32",
+        tests=tuple(
+            f"tests/unit_tests/backends/test_{name}.py"
+            for name in (
+                "store_backend",
+                "store_backend_async",
+                "composite_backend",
+                "composite_backend_async",
+                "file_format",
+                "glob_semantics",
+            )
+        ),
+        passed=349,
+        skipped=3,
+        failing={
+            "test_matches_filesystem_backend[*]": "it runs a program that lists the Workspace's index too"
+        },
+        **DEEPAGENTS,
+    ),
+    Suite(
+        name="deepagents files",
+        title="backends on directories, of the same",
+        tests=tuple(
+            f"tests/unit_tests/backends/test_{name}.py"
+            for name in ("filesystem_backend", "filesystem_backend_async")
+        ),
+        passed=159,
+        skipped=5,
+        failing=dict.fromkeys(
+            [
+                "test_grep_python_fallback_survives_mid_iteration_failure[False]",
+                "test_grep_python_fallback_survives_mid_iteration_failure[True]",
+                "test_grep_python_fallback_survives_runtime_error_mid_walk",
+                "test_grep_virtual_mode_sanitizes_oserror_path",
+                "test_grep_virtual_mode_sanitizes_runtime_error_details",
+            ],
+            "its walk ends after one entry, which is the directory of the Workspace's index",
+        ),
+        **DEEPAGENTS,
     ),
     # The package on the registry has no tests. The sources are those of a commit after the tag v1.4.2.
     Suite(
