@@ -786,6 +786,23 @@ def test_a_conflict_at_the_end_and_a_branch_that_goes() -> None:
     assert dict(shop.state) == {"orders": 1, "log": "other"}
 
 
+def test_an_error_before_the_call_leaves_no_intent() -> None:
+    """A staged value that cannot be stored stops the step before its intent is committed."""
+    shop = Shop()
+
+    def stage(value: object) -> None:
+        with shop.state.run("r") as run:
+            shop.state["bad"] = value
+            run.step(shop.charge, {}, once=True)
+
+    with pytest.raises(Unpicklable, match="bad"):
+        stage(threading.Lock())
+    assert shop.keys == []
+    assert shop.state.runs() == []
+    stage("good")
+    assert len(shop.keys) == 1
+
+
 # Forks and branches
 
 

@@ -312,15 +312,14 @@ class Run(Uncopied):
                 await do(False, partial(self._land, call, step, found))
                 return found
             await do(False, self._lease.check)  # another process may have taken it over meanwhile
-        if step is None or step.status == FAILED:
+        begins = step is None or step.status == FAILED
+        if step is None or begins:
             step = _begun(call, step)
-            if call.how.once:
-                await do(False, partial(self._put, step, {ARGUMENTS: call.arguments}))
         function = partial(call.function, *call.args, **_with_key(call, step))
         backoff: Backoff | None = None
         for left in range(call.how.retries, -1, -1):
-            step = step._replace(attempts=step.attempts + 1)
-            savepoint = await do(False, self._handle.savepoint)
+            savepoint = await do(False, partial(self._save, call, step if begins and call.how.once else None))
+            begins, step = False, step._replace(attempts=step.attempts + 1)
             try:
                 result = await do(True, function)
             except BaseException as error:
@@ -373,6 +372,17 @@ class Run(Uncopied):
         if step.status == OPEN and call.how.check is None:
             raise EffectUnknown(self.id, *self._intent(step), reason=step.error)
         return step
+
+    def _save(self, call: Call, intent: Step | None) -> Savepoint:
+        """Where the edits are before a call. An error here comes before the intent is committed."""
+        savepoint = self._handle.savepoint()
+        if intent is not None:
+            try:
+                self._put(intent, {ARGUMENTS: call.arguments})
+            except BaseException:
+                savepoint.release()
+                raise
+        return savepoint
 
     def _land(self, call: Call, step: Step, result: Any) -> None:
         """Record the result, and commit the edits of the state with it."""
