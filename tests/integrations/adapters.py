@@ -253,6 +253,33 @@ class Conversations(Adapter):
         return [record.conversation_id for record in run(handle.read_records())]
 
 
+class Steps(Adapter):
+    name = "pydantic_ai_harness.VstateStepStore"
+    exact = False
+
+    def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
+        from pydantic_ai.messages import ModelRequest, UserPromptPart
+        from pydantic_ai_harness.step_persistence import ContinuableSnapshot, RunRecord
+
+        if not number:
+            run(handle.register_run(RunRecord(run_id=id)))
+        made = self.known.setdefault(texts[0], [])
+        made += [ModelRequest(parts=[UserPromptPart(text)]) for text in texts[len(made) :]]
+        run(handle.save_snapshot(ContinuableSnapshot(run_id=id, step_index=number, messages=made)))
+
+    def read(self, handle: Any, id: str) -> Any:
+        found = run(handle.latest_snapshot(run_id=id))
+        return found and [message.parts[0].content for message in found.messages]
+
+    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
+        if keep_history:
+            handle._keep_history = True
+        run(handle.delete_run(id))
+
+    def ids(self, handle: Any) -> list[str] | None:
+        return [record.run_id for record in run(handle.list_runs())]
+
+
 class Sessions(Adapter):
     name = "google_adk.VstateSessionService"
     exact = False

@@ -37,6 +37,7 @@ DISTRIBUTIONS = {
     "llama_index": "llama-index-core",
     "openai": "openai-agents",
     "pydantic_ai": "pydantic-ai-slim",
+    "pydantic_ai_harness": "pydantic-ai-harness",
     "strands": "strands-agents",
     "workflows": "llama-index-workflows",
 }

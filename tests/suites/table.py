@@ -415,6 +415,18 @@ ALL = [
         failing=listed("openai_sessions"),
     ),
     Suite(
+        name="pydantic ai harness",
+        title="the step store of pydantic-ai-persistence 0.1.0, with pydantic-ai-harness 0.62.0",
+        source="pydantic-ai-persistence==0.1.0",
+        sha256="bd7dba206d1e58bd4c1c8ebbbb87dd8068511d323e8ab632fe7166818c5f388f",
+        tests=("tests/test_steps.py",),
+        packages=("pydantic-ai-harness==0.62.0", *PYTEST),
+        plugin="harness_steps",
+        options=("-o", "asyncio_mode=auto"),
+        stores=("memory", "disk", "postgres", "redis", "s3"),
+        passed=9,
+    ),
+    Suite(
         name="strands",
         title="storages and session managers of strands-agents 1.62.0",
         source="strands-agents==1.62.0",

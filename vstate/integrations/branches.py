@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Final
 
 from blake3 import blake3
@@ -13,7 +14,7 @@ from vstate.errors import InvalidInput
 from vstate.patterns.paths import join_path, split_path
 from vstate.repo.names.refs import LONGEST_NAME, check_ref_name, percent_encoded, unquote_ref
 from vstate.repo.repository import Repository
-from vstate.repo.rules.labels import Label
+from vstate.repo.rules.labels import Atom, Label
 
 IDS: Final = "vstate.ids"
 """The label with the ids of a branch whose name is shortened."""
@@ -64,9 +65,11 @@ def beginnings(*parts: str) -> list[str]:
     return sorted({f"{percent_encoded(join_path(*_checked(parts)))}/", f"{'/'.join(map(_short, parts))}/"})
 
 
-def branches_below(repo: Repository, *parts: str) -> dict[str, tuple[str, ...]]:
-    """The branches of all tuples of texts that begin with these, and the tuples."""
-    names = [name for start in beginnings(*parts) for name in repo.branch_names(start)]
+def branches_below(
+    repo: Repository, *parts: str, labels: Mapping[str, Atom] = MappingProxyType({})
+) -> dict[str, tuple[str, ...]]:
+    """The branches of all tuples of texts that begin with these, and the tuples; those with all labels."""
+    names = [name for start in beginnings(*parts) for name in repo.branch_names(start, labels=labels)]
     found = {}
     for name, known in ids_of(repo, names).items():
         try:

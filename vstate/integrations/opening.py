@@ -30,7 +30,7 @@ from vstate.patterns.journal import I, Journal, Journals, T
 from vstate.readers.stored import marks
 from vstate.repo.repository import Repository
 from vstate.repo.rules.keeps import Keep
-from vstate.repo.rules.labels import Label
+from vstate.repo.rules.labels import Atom, Label
 from vstate.repo.rules.security import Security
 from vstate.repo.writing import BranchChanges
 from vstate.state.snapshot import Snapshot
@@ -48,6 +48,7 @@ Changes = tuple[Mapping[str, Any], Iterable[str]]
 BEGUN: Final = "vstate.begun"
 """The label by which a branch differs from another one of its name, before or after a deletion."""
 
+_NO_LABELS: Final[Mapping[str, Atom]] = MappingProxyType({})
 _MOST_KNOWN: Final = 100_000  # branches, and parts of branches
 _LINE: Final = 80  # characters
 
@@ -130,9 +131,12 @@ class Opening(Uncopied):
         """The name of the branch of a session."""
         return branch_of(*self.prefix, *ids)
 
-    def sessions(self, *ids: str) -> dict[tuple[str, ...], Commit]:
-        """The newest commits of the sessions whose ids begin with these, by all ids of each."""
-        below = branches_below(self.repo, *self.prefix, *ids)
+    def sessions(self, *ids: str, labels: Mapping[str, Atom] = _NO_LABELS) -> dict[tuple[str, ...], Commit]:
+        """The newest commits of the sessions whose ids begin with these, by all ids of each.
+
+        Only of those that have all of `labels`.
+        """
+        below = branches_below(self.repo, *self.prefix, *ids, labels=labels)
         return {below[name][len(self.prefix) :]: head for name, head in self.repo.branches(below).items()}
 
     def newest(self, branch: str) -> Commit | None:
@@ -222,11 +226,17 @@ class Opening(Uncopied):
         return (self.repo.labels_at(branch) or {}).get(BEGUN)
 
     def commit(
-        self, branch: str, changes: Callable[[Commit | None], Changes | None], *, message: str
+        self,
+        branch: str,
+        changes: Callable[[Commit | None], Changes | None],
+        *,
+        message: str,
+        labels: Mapping[str, Label] = _NO_LABELS,
     ) -> Commit | None:
         """Commit the changes that a function makes out of the newest commit; None if it makes none.
 
-        It is called again if another writer was faster. Raises NotFound as `require_standing`.
+        It is called again if another writer was faster. Raises NotFound as `require_standing`. The branch
+        also gets the labels.
         """
         while True:
             head = self.repo.newest(branch)
@@ -235,7 +245,7 @@ class Opening(Uncopied):
             if made is None:
                 return None
             try:
-                return self.commit_on(branch, head, *made, message=message)
+                return self.commit_on(branch, head, *made, message=message, labels=labels)
             except RefMoved:
                 continue
 
@@ -248,24 +258,27 @@ class Opening(Uncopied):
         *,
         message: str,
         base: Commit | None = None,
+        labels: Mapping[str, Label] = _NO_LABELS,
     ) -> Commit | None:
         """Set and delete keys on top of a commit, None to begin the branch, with `base` at that commit.
 
         Raises RefMoved if the branch is elsewhere.
         """
-        labels = self.labels(branch, head)
+        begun = self.labels(branch, head)
+        if labels:
+            begun = {**(self.repo.labels_at(branch) or {} if begun is None else begun), **labels}
         changes = BranchChanges(
             branch,
             set=new if head or base or not new else {**self.marks, **new},
             delete=gone,
             expect=head,
             base=base,
-            labels=labels,
+            labels=begun,
             message=message,
             room=True,
         )
         (commit,) = self.repo.commit_many([changes])
-        self.wrote(branch, commit or head, labels)
+        self.wrote(branch, commit or head, begun)
         return commit
 
     def copy(self, source: str, head: Commit, branch: str) -> None:

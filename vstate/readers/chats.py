@@ -130,6 +130,48 @@ def claude_state(stored: Stored) -> Mapping[str, Any]:
 claude_title = partial(journal_title, prefix=_ENTRIES, convert=lambda record: claude_messages(record[1]))
 
 
+class HarnessSteps:
+    """The index of a run of the Pydantic AI harness: events, snapshots, the newest effect of each call."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[dict[str, Any]]] = {"event": [], "snapshot": [], "effect": []}
+        self.keys: set[tuple[str, str | None]] = {*()}
+        self.messages: list[Any] = []  # of the newest snapshot
+
+    def add(self, record: Any) -> None:
+        """A snapshot `follows` so many messages of the one before it. If it leaves `most`, older ones go."""
+        kind, about = next(iter(record.items()))
+        rows = self.rows[kind]
+        self.keys.add((kind, about["idempotency_key"]))
+        if kind == "effect":
+            rows[:] = [row for row in rows if row["tool_call_id"] != about["tool_call_id"]]
+        elif kind == "snapshot":
+            self.messages = [*self.messages[: record["follows"]], *about["messages"]]
+            about = {**about, "messages": self.messages}
+        rows.append(about)
+        if most := record.get("most"):
+            complete = [row for row in rows if row["state"] == "complete"]
+            rows[:-most] = [row for row in rows[:-most] if row is complete[-1]] if complete else []
+
+
+def harness_state(stored: Stored) -> Mapping[str, Any]:
+    """The messages of the newest snapshot of a run, its events and tool effects, and its record."""
+    steps, others = HarnessSteps(), journal_state(stored, "steps/", lambda record: ())
+    for record in stored.records("steps/"):
+        steps.add(record)
+    return {
+        **others,
+        MESSAGES: steps.messages,
+        "events": steps.rows["event"],
+        "effects": steps.rows["effect"],
+    }
+
+
+harness_title = partial(
+    journal_title, prefix="steps/", convert=lambda record: record.get("snapshot", {}).get(MESSAGES, ())
+)
+
+
 # A key for each message
 
 

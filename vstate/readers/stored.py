@@ -145,6 +145,7 @@ _READERS: Final[Mapping[str, tuple[str, str, str | None]]] = {
     "llama_index.run": ("chats", "llama_run_state", None),
     "openai_agents": ("chats", "openai_state", "openai_title"),
     "pydantic_ai": ("chats", "pydantic_ai_state", "pydantic_ai_title"),
+    "pydantic_ai_harness": ("chats", "harness_state", "harness_title"),
     "run": ("runs", "state", None),
     "strands": ("chats", "strands_state", "strands_title"),
 }
