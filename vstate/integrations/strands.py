@@ -98,7 +98,7 @@ class VstateSessionRepository(Opened, SessionRepository):
         """Store a new agent of a session; SessionException if the session has one with its id."""
         id = session_agent.agent_id
         key = _agent_key(id)
-        self._put(session_id, key, _plain(session_agent, key), f"agent {id}")
+        self._put(session_id, key, lambda: _plain(session_agent, key), f"agent {id}")
 
     def read_agent(self, session_id: str, agent_id: str, **kwargs: Any) -> SessionAgent | None:
         """The agent, None if the session or the agent is absent."""
@@ -109,7 +109,7 @@ class VstateSessionRepository(Opened, SessionRepository):
         """Replace an agent, which keeps its `created_at`; SessionException if it is absent."""
         id = session_agent.agent_id
         key = _agent_key(id)
-        self._put(session_id, key, _plain(session_agent, key), f"agent {id} updated", replaces=True)
+        self._put(session_id, key, lambda: _plain(session_agent, key), f"agent {id} updated", replaces=True)
 
     # Messages
 
@@ -120,7 +120,7 @@ class VstateSessionRepository(Opened, SessionRepository):
         number, role = session_message.message_id, session_message.message["role"]
         key = _message_key(agent_id, number)
         message = f"{role}: message {number} of {agent_id}"
-        self._put(session_id, key, _plain(session_message, key), message, needs=_agent_key(agent_id))
+        self._put(session_id, key, lambda: _plain(session_message, key), message, needs=_agent_key(agent_id))
 
     def read_message(
         self, session_id: str, agent_id: str, message_id: int, **kwargs: Any
@@ -139,7 +139,7 @@ class VstateSessionRepository(Opened, SessionRepository):
         number = session_message.message_id
         key = _message_key(agent_id, number)
         message = f"message {number} of {agent_id} updated"
-        self._put(session_id, key, _plain(session_message, key), message, replaces=True)
+        self._put(session_id, key, lambda: _plain(session_message, key), message, replaces=True)
 
     def list_messages(
         self, session_id: str, agent_id: str, limit: int | None = None, offset: int = 0, **kwargs: Any
@@ -160,7 +160,7 @@ class VstateSessionRepository(Opened, SessionRepository):
         """Store the state of a new multi-agent; SessionException if the session has one with its id."""
         key = join_path(_MULTI_AGENTS, multi_agent.id)
         message = f"multi-agent {multi_agent.id}"
-        self._put(session_id, key, exact(multi_agent.serialize_state(), key), message)
+        self._put(session_id, key, lambda: exact(multi_agent.serialize_state(), key), message)
 
     def read_multi_agent(self, session_id: str, multi_agent_id: str, **kwargs: Any) -> dict[str, Any] | None:
         """The state of a multi-agent, None if it is absent."""
@@ -171,7 +171,7 @@ class VstateSessionRepository(Opened, SessionRepository):
         """Replace the state of a multi-agent; SessionException if it is absent."""
         key = join_path(_MULTI_AGENTS, multi_agent.id)
         message = f"multi-agent {multi_agent.id} updated"
-        self._put(session_id, key, exact(multi_agent.serialize_state(), key), message, replaces=True)
+        self._put(session_id, key, lambda: exact(multi_agent.serialize_state(), key), message, replaces=True)
 
     # Keys
 
@@ -183,7 +183,7 @@ class VstateSessionRepository(Opened, SessionRepository):
         self,
         session_id: str,
         key: str,
-        value: Mapping[str, Any],
+        make: Callable[[], Mapping[str, Any]],
         message: str,
         *,
         replaces: bool = False,
@@ -203,7 +203,7 @@ class VstateSessionRepository(Opened, SessionRepository):
             if (key in stored) != replaces:
                 how = "does not exist" if replaces else "exists already"
                 raise SessionException(f"{key} in session {session_id} {how}")
-            keeps = replaces and not key.startswith(f"{_MULTI_AGENTS}/")
+            keeps, value = replaces and not key.startswith(f"{_MULTI_AGENTS}/"), make()
             return {key: {**value, "created_at": stored[key]["created_at"]} if keeps else value}, ()
 
         try:
