@@ -17,9 +17,10 @@ function Job({ name, label, note }) {
   const start = () => {
     setState({ progress: { step: "starting", count: 0 } });
     source.current = new EventSource(`api/v1/${name}`);
-    source.current.addEventListener("progress", (event) => setState({ progress: JSON.parse(event.data) }));
-    source.current.addEventListener("result", (event) => end({ result: JSON.parse(event.data) }));
-    source.current.addEventListener("failed", (event) => end({ error: JSON.parse(event.data).error }));
+    const on = (kind, take) => source.current.addEventListener(kind, (event) => take(JSON.parse(event.data)));
+    on("progress", (progress) => setState({ progress }));
+    on("result", (result) => end({ result }));
+    on("failed", ({ error }) => end({ error }));
     source.current.onerror = () => source.current && end({ error: "the viewer has ended" });
   };
   const { progress, result, error } = state;

@@ -52,7 +52,7 @@ function Blamed({ part, rev, name, isSame, depth }) {
 function BlameRows({ rev, name, path, depth = 0 }) {
   const { data, error, loading } = useAnswer("/blame", { rev, key: name, path });
   const line = (inside) => html`<tr><td colspan="3">${inside}</td></tr>`;
-  if (error) return line(html`<p class="error" role="alert">${error.status === 404 && !path ? `This commit has no key ${named(name)}.` : shown(error.message)}</p>`);
+  if (error) return line(html`<${Failure} error=${error.status === 404 && !path ? `This commit has no key ${named(name)}.` : error} />`);
   if (!data || loading) return line(html`<${Waiting}>Looking for the commits that wrote each part</${Waiting}>`);
   if (data.error) return line(html`<p class="note">${shown(data.error)}</p>`);
   return html`${data.parts.map((part, at) => html`<${Blamed} key=${`${part.path} ${part.line}`} part=${part} rev=${rev} name=${name} depth=${depth} isSame=${at > 0 && data.parts[at - 1].commit.id === part.commit.id} />`)}

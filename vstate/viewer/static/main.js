@@ -17,9 +17,12 @@ import { isPinned, Pins, togglePin } from "./pins.js";
 import { go, hrefOf, readPlace, usePlace } from "./place.js";
 import { html, render, useEffect, useRef, useState } from "./preact.js";
 import { Crumbs, Value } from "./value.js";
-import { Chip } from "./widgets.js";
+import { Chip, Failure } from "./widgets.js";
 
 const TABS = [["", "Value", "v"], ["diff", "Diff", "d"], ["life", "Life", "l"], ["blame", "Blame", "b"]];
+
+/** The place with a run of alike commits unfolded. */
+const unfolded = (row) => ({ open: [readPlace().open, row.id].filter(Boolean).join(",") });
 
 function switchTheme() {
   const { dataset } = document.documentElement;
@@ -62,10 +65,10 @@ function Content({ place, rev, tip, refs, store, state }) {
   const tabs = TABS.filter(([id]) => (hasKey ? isIn(id) : id === "diff"));
   const body = !rev
     ? refs?.branches.length === 0 && html`<p class="empty">This store has no commits yet. They appear here as programs make them.</p>`
-    : tab === "diff"
-      ? html`${hasKey ? html`<p class="facts"><a href=${hrefOf({ key: null, path: "" })}>all keys</a></p><${KeyDiff} ...${diff} name=${name} />` : html`<${DiffView} ...${diff} />`}`
-      : !hasKey
-        ? html`<${DiffView} ...${diff} />`
+    : !hasKey
+      ? html`<${DiffView} ...${diff} />`
+      : tab === "diff"
+        ? html`<p class="facts"><a href=${hrefOf({ key: null, path: "" })}>all keys</a></p><${KeyDiff} ...${diff} name=${name} />`
         : tab === "life"
           ? html`<${Life} from=${place.path ? rev : tip ?? rev} rev=${rev} name=${name} path=${place.path} />`
           : tab === "blame"
@@ -116,7 +119,7 @@ function App() {
     const choose = (at) => {
       setSelected(at);
       const row = listing.rows.get(at); // a link may lead into a folded run
-      if (row?.folded && row.id !== rev) go({ open: [readPlace().open, row.id].filter(Boolean).join(",") }, { replace: true });
+      if (row?.folded && row.id !== rev) go(unfolded(row), { replace: true });
     };
     if (!rev) setSelected(listing.known ? 0 : null);
     else if (listing.places.has(rev)) choose(listing.places.get(rev));
@@ -133,7 +136,7 @@ function App() {
     const row = listing.rows.get(at);
     if (!row) return;
     setSelected(at);
-    if (row.folded && row.id === place.rev && !options) go({ open: [place.open, row.id].filter(Boolean).join(",") });
+    if (row.folded && row.id === place.rev && !options) go(unfolded(row));
     else go({ rev: row.id, pane: options ? place.pane : "keys" }, options);
   };
   const step = (by) => {
@@ -142,7 +145,7 @@ function App() {
   };
   const openFold = () => {
     const row = listing.rows.get(chosen.current);
-    if (row?.folded) go({ rev: row.id, open: [place.open, row.id].filter(Boolean).join(",") });
+    if (row?.folded) go({ rev: row.id, ...unfolded(row) });
     return Boolean(row?.folded);
   };
 
@@ -213,7 +216,7 @@ function App() {
     ${trouble && html`<p class="banner" role="alert">${shown(trouble)}</p>`}
     <section class="pane commits" aria-label="Commits">
       ${conditions && html`<p class="condition">filtered: <b>${shown(conditions)}</b> <a href=${hrefOf(conditionsOf(""))}>show all</a></p>`}
-      ${listing.error && html`<p class="error" role="alert">${shown(listing.error.message)}</p>`}
+      <${Failure} error=${listing.error} />
       ${listing.complete && !listing.known && html`<p class="empty">${conditions ? "No commit meets these conditions." : "No commits yet."}</p>`}
       <${CommitList} listing=${listing} selected=${selected} onSelect=${select} />
       <${ListFoot} listing=${listing} place=${place} />

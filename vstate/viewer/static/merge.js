@@ -6,13 +6,13 @@ import { html, useState } from "./preact.js";
 import { Leaf } from "./value.js";
 import { Chip, Failure } from "./widgets.js";
 
-const SIDES = [["base", "base"], ["ours", "ours"], ["theirs", "theirs"], ["result", "result"]];
+const SIDES = ["base", "ours", "theirs", "result"];
 
 function Conflict({ conflict, choice, compare, onChoose }) {
   return html`<section class="conflict">
     <h3>${named(conflict.key)} <span class=${conflict.reason ? "is-removed" : "is-dim"}>${conflict.reason ? shown(conflict.reason) : `resolved by ${shown(conflict.policy)}`}</span></h3>
-    <dl class="merge-sides">${SIDES.filter(([name]) => name !== "result" || conflict.result).map(([name, label]) => html`<div class=${`merge-side is-${name}`}>
-      <dt>${label}</dt><dd class="mono">${conflict[name] ? html`<${Leaf} part=${conflict[name]} />` : html`<i class="is-dim">absent</i>`}</dd></div>`)}</dl>
+    <dl class="merge-sides">${SIDES.filter((name) => name !== "result" || conflict.result).map((name) => html`<div class=${`merge-side is-${name}`}>
+      <dt>${name}</dt><dd class="mono">${conflict[name] ? html`<${Leaf} part=${conflict[name]} />` : html`<i class="is-dim">absent</i>`}</dd></div>`)}</dl>
     <div class="choices">${["ours", "theirs"].map((side) => html`<${Chip} aria-pressed=${choice === side} onClick=${() => onChoose(choice === side ? null : side)}>take ${side}</${Chip}>`)}
       <a href=${compare} title="To write a third text, edit theirs: the edit is a branch. Merge that branch, and take theirs.">compare, or edit theirs</a></div>
   </section>`;

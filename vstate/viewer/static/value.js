@@ -119,7 +119,7 @@ export function Value({ rev, name, path, since }) {
   const View = VIEWS[data.view?.kind];
   return html`<div class=${`value ${isSlow ? "is-stale" : ""}`}>
     <${ValueFacts} answer=${data} />
-    ${data.error && html`<p class="error" role="alert">${shown(data.error)}</p>`}
+    <${Failure} error=${data.error} />
     ${data.view?.note && html`<p class="note">${shown(data.view.note)}</p>`}
     ${data.view && (View
       ? html`<${View} key=${`${data.version} ${data.change} ${data.path}`} answer=${data} rev=${rev} name=${name} since=${since} />`
