@@ -373,6 +373,60 @@ def test_edits_of_which_nobody_can_tell(
     assert {state[key] for key in wanted - {"begin"}} == {1}
 
 
+@pytest.mark.parametrize("kind", ["", "fails"])
+def test_a_rollback_is_the_way_out(kind: str) -> None:
+    """The same program goes on after it: one that had ended and got a step, or whose step succeeds late."""
+    store = Memory()
+    state = Versioned(store, branch="main")
+    state["begin"] = []
+    begin = state.commit("begin")
+    assert begin is not None
+    plan = Plan([(kind, False, True, True), ("", False, True, True)], store)
+    plan.enter([0, 1][: 1 + (kind == "fails")], 99)
+    with pytest.raises(RunChanged, match="Roll the state back"):
+        plan.enter([0, 1], 99)
+    state.refresh()
+    state.rollback(begin)
+    for _ in range(2):
+        plan.enter([0, 1], 99)
+    state.refresh()
+    made = {"after 0", "after 1", "end"} | (set() if kind else {"in 1"})
+    assert {key: state[key] for key in state if key != "begin"} == dict.fromkeys(made, 1)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_merge_brings_the_place_of_a_step_without_a_record(goes_on: bool) -> None:
+    """A fork has edits before a step that was interrupted. After a merge that step is known still."""
+    state = Versioned(Memory(), branch="main")
+    state["begin"] = []
+    state.commit("begin")
+
+    def enter(branch: str, interrupts: bool = False, only: str = "abc") -> None:
+        at = Versioned(state.store, branch=branch)
+
+        def work(name: str) -> str:
+            if interrupts and name == "b":
+                raise KeyboardInterrupt
+            return name
+
+        with at.run("r", of="main") as run:
+            for name in only:
+                if name != "c":
+                    at[name] = at.get(name, 0) + 1
+                with suppress(KeyboardInterrupt):
+                    run.step(work, name, key=name)
+
+    state.create_branch("fork")
+    enter("fork", interrupts=True)
+    if goes_on:
+        enter("main", only="a")
+    state.refresh()
+    state.merge("fork")
+    enter("main")
+    state.refresh()
+    assert {name: state[name] for name in state if name != "begin"} == {"a": 1, "b": 1}
+
+
 @pytest.mark.parametrize("merges", [False, True])
 def test_edits_that_a_reset_took_back_and_a_merge_brings(merges: bool) -> None:
     """After a reset, the run goes on in another order: it has not all edits, until a fork is merged."""
