@@ -508,8 +508,8 @@ class RunChanged(VStateError):
                 f"the state was edited before {step} of run {run!r}, which follows another step than "
                 "recorded, or a step that had failed then, or comes where the run had ended: the state may "
                 "have these edits already. Roll the state back to before the run, and all edits between "
-                "steps are made again; or make them in the function of a step, go back to the recorded order, or "
-                "begin another run"
+                "steps are made again; or make them in the function of a step, go back to the recorded "
+                "order, or begin another run"
             )
         super().__init__(told)
         self.run = run
