@@ -35,6 +35,8 @@ class Adapter(ABC):
     """Whether a write names the state that it follows."""
     exact = True
     """Whether a text may be any value."""
+    replaces = False
+    """Whether a write is a value of any key, which knows of no other write."""
     once = True
     """Whether a text is stored once, when a run writes all of its texts at each step."""
 
@@ -363,6 +365,36 @@ class Transcripts(Adapter):
 
     def ids(self, handle: Any) -> list[str] | None:
         return [each["session_id"] for each in run(handle.list_sessions("-home-ann-a project"))]
+
+
+class Items(Adapter):
+    """Values of items, with the history of each, which the default has not."""
+
+    name = "key_value.VstateKeyValue"
+    refuses = ()
+    replaces = True
+    exact = False
+
+    def open(self, store: Any, **options: Any) -> Any:
+        return self.make(store, keep_history=True, **options)
+
+    def given_back(self, text: str) -> str:
+        return str(json.loads(json.dumps(text)))
+
+    def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
+        run(handle.put(id, {"texts": texts}))
+
+    def read(self, handle: Any, id: str) -> Any:
+        found = run(handle.get(id))
+        return found and found["texts"]
+
+    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
+        handle._keep_history = keep_history
+        run(handle.delete(id))
+        handle._keep_history = True
+
+    def ids(self, handle: Any) -> list[str] | None:
+        return list(run(handle.keys()))
 
 
 class Chats(Adapter):

@@ -15,7 +15,7 @@ from present import present
 from soak import sized
 from sync_stores import Once, Overtaken
 
-from vstate import Disk, KVStore, Memory, Versioned
+from vstate import BranchChanges, Commit, Disk, KVStore, Memory, Versioned
 from vstate.errors import CorruptObject, InvalidInput, NotFound, RefMoved
 from vstate.objects.ids import ObjectId
 from vstate.patterns.journal import Journal
@@ -31,6 +31,28 @@ def left(store: KVStore) -> set[str]:
         for _ in range(2):
             Repository(store).gc(grace="0s")
     return objects_of(store)
+
+
+@pytest.mark.parametrize("room", [True, False])
+@pytest.mark.parametrize("forget", [True, False])
+def test_a_branch_that_is_elsewhere_than_it_was_seen_stays(store: KVStore, forget: bool, room: bool) -> None:
+    """RefMoved, and the branch keeps the commit that has reached it; at `seen` it goes."""
+    repo = Repository(store)
+    repo.commit("main", set={"n": 0})
+
+    def put(n: int) -> Commit:
+        (made,) = repo.commit_many([BranchChanges("one", set={"n": n}, room=room)])
+        assert made is not None
+        return made
+
+    seen, newest = put(1), put(2)
+    with pytest.raises(RefMoved):
+        repo.delete_branch("one", forget=forget, seen=seen)
+    assert repo.branch("one") == newest
+    assert repo.delete_branch("one", forget=forget, seen=newest) == newest
+    assert repo.branch_names() == ["main"]
+    with pytest.raises(NotFound):
+        repo.delete_branch("one", forget=forget, seen=newest)
 
 
 @pytest.mark.parametrize("seed", range(sized(6, 1000)))

@@ -316,6 +316,27 @@ ALL = [
         },
     ),
     # The package has the tests as functions, and no file that pytest collects.
+    # The package on the registry has no tests, so the sources are those of a commit after its version 0.4.4.
+    Suite(
+        name="key value",
+        title="the memory store of py-key-value-aio 0.5.0, alone and under each of its wrappers",
+        source="git+https://github.com/strawgate/py-key-value@279e1ee26234577c4104c7e40cc83d8e1b27c554",
+        tests=("tests/stores/memory", "tests/stores/wrappers"),
+        packages=(
+            "py-key-value-aio[disk,memory]==0.5.0",
+            "cryptography",
+            "dirty-equals",
+            "inline-snapshot",
+            "pydantic",
+            *PYTEST,
+        ),
+        plugin="key_value_store",
+        # Their own stores without a limit skip the test that an old item has gone after a thousand others.
+        options=("-o", "asyncio_mode=auto", "-k", "not test_not_unbounded"),
+        stores=("memory", "disk", "redis", "postgres", "s3"),
+        passed=1168,
+        skipped=12,
+    ),
     Suite(
         name="langgraph conformance",
         title="checkpointers, of langgraph-checkpoint-conformance 0.0.2",

@@ -6,7 +6,7 @@ import copy
 import pickle
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
 from os import PathLike, fspath
@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from vstate.aio.workers import in_thread
 from vstate.arguments import storable
-from vstate.errors import AlreadyExists, InvalidInput, NotFound, RefMoved
+from vstate.errors import AlreadyExists, InvalidInput, NotFound, RefMoved, StorageError
 from vstate.forks import Uncopied, new_lock
 from vstate.integrations.branches import IDS, BranchName, beginnings, branch_of, branches_below
 from vstate.kv.base import KVStore
@@ -28,10 +28,12 @@ from vstate.objects.ids import ObjectId
 from vstate.patterns.fields import path_to
 from vstate.patterns.journal import I, Journal, Journals, T
 from vstate.readers.stored import marks
+from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
 from vstate.repo.rules.keeps import Keep
 from vstate.repo.rules.labels import Atom, Label
 from vstate.repo.rules.security import Security
+from vstate.repo.upkeep.gc import Collector
 from vstate.repo.writing import BranchChanges
 from vstate.state.snapshot import Snapshot
 from vstate.values.pickling import loads
@@ -147,6 +149,20 @@ class Opening(Uncopied):
         """Read a branch as it is at its newest commit, None if there is no such branch."""
         head = self.newest(branch)
         return None if head is None else Snapshot(self.repo, head)
+
+    def read(self, branch: str, look: Callable[[Snapshot], T]) -> tuple[Commit, T] | None:
+        """The newest commit of a branch, and what a function makes of the branch there; None if it is absent.
+
+        The function is called again if the objects that it reads went, because the branch has moved or went.
+        """
+        while (head := self.repo.newest(branch)) is not None:
+            try:
+                return head, look(Snapshot(self.repo, head))
+            except StorageError:
+                now = self.repo.newest(branch)
+                if now is not None and now.oid == head.oid:
+                    raise
+        return None
 
     def seen(self, branch: str, head: Commit | None) -> Commit | None:
         """Note that the adapter has read a branch as it is at this commit. Returns the commit."""
@@ -297,17 +313,27 @@ class Opening(Uncopied):
             except RefMoved:
                 raise AlreadyExists(f"branch {branch!r} already exists", name=branch) from None
 
-    def delete(self, branch: str, *, keep_history: bool = False) -> Commit | None:
+    def shorten(self, branch: str) -> None:
+        """Remove all but the newest commit of a branch at once, if it has a room of its own."""
+        number = 0 if self.repo.rooms is None else self.repo.rooms.room_of(HEADS + branch)
+        if number:
+            with suppress(NotFound):  # deleted meanwhile
+                Collector(self.repo, limits={branch: Keep(last=1)}).collect(number)
+
+    def delete(self, branch: str, *, keep_history: bool = False, seen: Commit | None = None) -> Commit | None:
         """Delete a branch, with the commits that arrive meanwhile; its newest commit, None if there is none.
 
-        The store has nothing of it afterwards. With `keep_history`, the reflog keeps it for 30 days.
+        The store has nothing of it afterwards. With `keep_history`, the reflog keeps it for 30 days. A branch
+        that is not at `seen` any more stays: None too.
         """
         while True:
             try:
-                last = self.repo.delete_branch(branch, forget=not keep_history)
+                last = self.repo.delete_branch(branch, forget=not keep_history, seen=seen)
             except NotFound:
                 return None
             except RefMoved:
+                if seen is not None:
+                    return None
                 continue
             if branch in self._known:
                 self._note(self._known, branch, self._known[branch]._replace(head=None))

@@ -719,6 +719,13 @@ class Core(Uncopied):
             raise absent(f"{no} branch {name!r}", name, self.refs.names(HEADS), "branch", "vstate branch")
         return commit
 
+    def branch_at(self, name: str, seen: Commit | None) -> Commit:
+        """As `branch`; RefMoved if it is not at `seen`."""
+        commit = self.branch(name)
+        if seen is not None and commit.oid != seen.oid:
+            raise self.ref_moved(HEADS + name, seen.oid)
+        return commit
+
     def branches(self, names: Iterable[str] | None = None) -> dict[str, Commit]:
         """The newest commit of each branch, or of those of `names` that exist, by name."""
         if names is not None and not isinstance(names, str):
@@ -826,9 +833,9 @@ class Core(Uncopied):
         """The rows that give the branch `new` the merge policies and labels of the branch `like`."""
         return self.policies.rows_for(new, like) | self.index.rows_for(new, like)
 
-    def delete_branch(self, name: str) -> Commit:
+    def delete_branch(self, name: str, *, seen: Commit | None = None) -> Commit:
         """Delete a branch other than HEAD's; its newest commit, which the reflog keeps."""
-        commit = self.branch(name)
+        commit = self.branch_at(name, seen)
         if self.refs.head().branch == name:
             raise InvalidInput(f"HEAD is on branch {name!r}; switch to another branch before deleting it")
         self._delete_branch(name, commit, "branch: deleted")

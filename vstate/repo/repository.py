@@ -372,25 +372,26 @@ class Repository(Core):
 
     # Upkeep
 
-    def delete_branch(self, name: str, *, forget: bool = False) -> Commit:
+    def delete_branch(self, name: str, *, forget: bool = False, seen: Commit | None = None) -> Commit:
         """Delete a branch other than HEAD's; its newest commit, which the reflog keeps for 30 days.
 
         With `forget`, the reflog goes too, and so does every object that no other branch, tag, HEAD or reflog
-        leads to. Commits that reach the branch meanwhile go with it. A handle that is still on the branch
-        gets RefMoved from its next commit. The branch goes with its reflog in one transaction, which also
-        deletes its room if nothing else is there. Otherwise the garbage of the room goes next, a thousand
-        objects at a time, and the call takes as long as a `gc` of that room. An interrupted call leaves the
-        branch as it was, or it leaves garbage, which the next `gc` removes. See `docs/architecture.md`.
+        leads to. Commits that reach the branch meanwhile go with it; with `seen`, RefMoved unless it is there
+        still. A handle that is still on the branch gets RefMoved from its next commit. The branch goes with
+        its reflog in one transaction, which also deletes its room if nothing else is there. Otherwise the
+        garbage of the room goes next, a thousand objects at a time, and the call takes as long as a `gc` of
+        that room. An interrupted call leaves the branch as it was, or it leaves garbage, which the next `gc`
+        removes. See `docs/architecture.md`.
 
         A store without transactions, such as S3, leaves the objects to `gc`. One run finds them, and the
         first run after its `grace`, an hour by default, removes them. Raises CorruptObject, and removes
         nothing, if reachable objects are damaged.
         """
         if not forget:
-            return super().delete_branch(name)
+            return super().delete_branch(name, seen=seen)
         from vstate.repo.upkeep import forgetting
 
-        return forgetting.forget(self, name)
+        return forgetting.forget(self, name, seen)
 
     @retries_after_sweep
     def squash(self, branch: str, *, keep: int = 0, message: str = "", seen: Commit | None = None) -> Commit:

@@ -17,14 +17,14 @@ from vstate.repo.upkeep.gc import MOST_DELETED, Sweep
 from vstate.repo.upkeep.reach import Marks
 
 
-def forget(repo: Core, name: str) -> Commit:
+def forget(repo: Core, name: str, seen: Commit | None = None) -> Commit:
     """As `Repository.delete_branch` promises with `forget`."""
     ref = HEADS + check_ref_name(name)
 
     def look() -> tuple[Commit, Core, Marks | None, Sequence[str]]:
-        if (last := _forget_room(repo, name)) is not None:
+        if (last := _forget_room(repo, name, seen)) is not None:
             return last, repo, None, ()
-        head, room = repo.branch(name), repo.home(ref)
+        head, room = repo.branch_at(name, seen), repo.home(ref)
         _require_not_head(repo, name)
         marks = Marks(room, without=[ref])
         return head, room, marks, _begin(room, marks, ref, head)
@@ -32,6 +32,8 @@ def forget(repo: Core, name: str) -> Commit:
     last, room, marks, lines = retry_after_sweep(repo, look)
     if marks is not None:
         while (head := room.newest(name)) is not None:  # the branch may have moved
+            if seen is not None and head.oid != seen.oid:
+                raise repo.ref_moved(ref, seen.oid)
             rows = repo.policies.rows_without(name) | unfinished(room.store) | dict.fromkeys(lines)
             if repo.refs.end(ref, rows, expected=head.oid, but_head=True):
                 last = head
@@ -56,7 +58,7 @@ def _require_not_head(repo: Core, name: str) -> None:
         raise InvalidInput(f"HEAD is on branch {name!r}; switch to another branch before deleting it")
 
 
-def _forget_room(repo: Core, name: str) -> Commit | None:
+def _forget_room(repo: Core, name: str, seen: Commit | None) -> Commit | None:
     """Forget a branch with its room, in one transaction; its newest commit, None if it shares the room, or
     has many rows.
     """
@@ -76,7 +78,7 @@ def _forget_room(repo: Core, name: str) -> Commit | None:
         others += [key for key in keys if key.startswith(REFLOG) and ref_of_line(key) != ref]
         if others or REF + ref not in keys or len(keys) > MOST_DELETED:
             return {}
-        last = repo.branch(name)
+        last = repo.branch_at(name, seen)
         rows = repo.refs.rows_of_end(ref, last.oid)
         return {**dict.fromkeys([*keys, GONE + ref]), **rows, **repo.policies.rows_without(name)}
 
