@@ -1,7 +1,7 @@
 """Run the tests of other projects on vstate: `python tests/suites/run.py [--page PAGE] [SUITE …]`.
 
-`table.py` names the suites. The sources of a suite come from pip, as an sdist with a pinned hash or at a
-pinned commit, and are unpacked without a build. Its packages go into an environment of their own. Both stay
+`table.py` names the suites. The sources of a suite are an sdist with a pinned hash, or a pinned commit of a
+repository. Nothing is built of them. The packages of a suite go into an environment of their own. Both stay
 in a cache outside of the repository: `vstate-suites` in `XDG_CACHE_HOME`, or the directory `VSTATE_SUITES`. A
 suite that cannot be fetched is skipped, and the output says so. The run fails if another test than the listed
 ones fails, or if another number of tests passes or is skipped. It writes the counts into PAGE.
@@ -109,24 +109,41 @@ def fetch(suite: Suite) -> None:
     if not place.is_dir():
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place.parent) as directory:
-            wanted = Path(directory, "wanted.txt")
-            wanted.write_text(
-                f"{suite.source} --hash=sha256:{suite.sha256}" if suite.sha256 else suite.source
-            )
-            unbuilt = ["--no-binary", suite.source.partition("==")[0]] if suite.sha256 else []
-            downloads = Path(directory, "downloads")
-            pip(
-                sys.executable, "download", "--no-deps", *unbuilt, "--dest", str(downloads), "-r", str(wanted)
-            )
-            (archive,) = downloads.iterdir()
-            options = {} if archive.suffix == ".zip" else {"filter": "data"}
-            shutil.unpack_archive(archive, Path(directory, "unpacked"), **options)
-            (unpacked,) = Path(directory, "unpacked").iterdir()
+            if suite.sha256:
+                unpacked = unpack(suite, Path(directory))
+            else:
+                unpacked = check_out(suite, Path(directory))
             unpacked.rename(place)
     if not mark_of(suite).exists():
         venv.create(mark_of(suite).parent, clear=True, with_pip=True)
         pip(str(python_of(suite)), "install", *packages_of(suite))
         mark_of(suite).touch()
+
+
+def unpack(suite: Suite, directory: Path) -> Path:
+    """The sources of an sdist, unpacked without a build."""
+    wanted = directory / "wanted.txt"
+    wanted.write_text(f"{suite.source} --hash=sha256:{suite.sha256}")
+    name, downloads = suite.source.partition("==")[0], directory / "downloads"
+    options = ["--no-deps", "--no-binary", name, "--dest", str(downloads), "-r", str(wanted)]
+    pip(sys.executable, "download", *options)
+    (archive,) = downloads.iterdir()
+    shutil.unpack_archive(archive, directory / "unpacked", filter="data")
+    (unpacked,) = (directory / "unpacked").iterdir()
+    return unpacked
+
+
+def check_out(suite: Suite, directory: Path) -> Path:
+    """The files of a commit of a repository, which need not be a package."""
+    url, _, commit = suite.source.removeprefix("git+").rpartition("@")
+    (work := directory / "checkout").mkdir()
+    for command in (["init"], ["fetch", "--depth=1", url, commit], ["checkout", "FETCH_HEAD"]):
+        ended = subprocess.run(
+            ["git", *command[:1], "-q", *command[1:]], cwd=work, capture_output=True, text=True
+        )
+        if ended.returncode:
+            raise Unreachable(ended.stderr.strip().rpartition("\n")[2])
+    return work
 
 
 def pip(python: str, *arguments: str) -> None:
