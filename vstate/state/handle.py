@@ -596,13 +596,16 @@ class Handle(StateHandle):
         chosen = set(map(check_state_key, keys))
         with self.lock:
             table = self.settle().table
-            if not chosen and self.is_base_gone():
-                self.clear()
-                return
             self.note_prefix("")
             # A value that has not changed stays the same object: the program may be about to edit it.
             table.handed = set()
-            plan = self.plan()
+            try:
+                plan = self.plan()
+            except CorruptObject:
+                if chosen or not self.is_base_gone():
+                    raise
+                self.clear()
+                return
             dropped = plan.touched & chosen if chosen else plan.touched
             self.go(steps={key: (table.slots.get(key), FORGET) for key in dropped})
             table.seal(plan.only_read)

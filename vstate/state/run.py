@@ -303,23 +303,24 @@ class Run(Uncopied):
             self._live.discard(call.id)
 
     async def _work(self, call: Call, do: Do) -> Any:
-        step: Step | None = await do(False, partial(self._find, call))
+        step: Step | None
+        step, recorded = await do(False, partial(self._find, call))
         if step is not None and step.status == DONE:
-            return await do(False, partial(self._load, STEP + step.id + RESULT))
+            return recorded
         if step is not None and step.status == OPEN and call.how.check is not None:
             found = await do(True, partial(call.how.check, self._intent(step)))
             if found is not ABSENT:
                 await do(False, partial(self._land, call, step, found))
                 return found
             await do(False, self._lease.check)  # another process may have taken it over meanwhile
-        begins = step is None or step.status == FAILED
-        if step is None or begins:
-            step = _begun(call, step)
+        handle, is_intent = self._handle, False
+        if step is None or step.status == FAILED:
+            step, is_intent = _begun(call, step), call.how.once
         function = partial(call.function, *call.args, **_with_key(call, step))
         backoff: Backoff | None = None
         for left in range(call.how.retries, -1, -1):
-            savepoint = await do(False, partial(self._save, call, step if begins and call.how.once else None))
-            begins, step = False, step._replace(attempts=step.attempts + 1)
+            savepoint = await do(False, partial(self._intend, call, step) if is_intent else handle.savepoint)
+            is_intent, step = False, step._replace(attempts=step.attempts + 1)
             try:
                 result = await do(True, function)
             except BaseException as error:
@@ -352,8 +353,11 @@ class Run(Uncopied):
                 "go back before the next step"
             )
 
-    def _find(self, call: Call) -> Step | None:
-        """The record of the step, if there is one. The edits before it are dropped if the state has them."""
+    def _find(self, call: Call) -> tuple[Step | None, Any]:
+        """The record of the step, if there is one, and the result of one that is done.
+
+        The edits before the step are dropped if the state has them.
+        """
         self._require_branch()
         if not self._lease.held:
             self._lease.check()  # which raises: another holder may call the function by now
@@ -364,24 +368,23 @@ class Run(Uncopied):
         if step is None or step.status != DONE:
             self._live.add(call.id)
         if step is None or step.status == FAILED:
-            return step
+            return step, None
         recorded = self._row(STEP + step.id + ARGUMENTS)
         if step.function != call.named or not self._are_same(call.arguments, recorded):
             then, now = self._intent(step).arguments, (call.args, call.kwargs)
             raise RunChanged(self.id, step.id, recorded=(step.function, *then), now=(call.named, *now))
         if step.status == OPEN and call.how.check is None:
             raise EffectUnknown(self.id, *self._intent(step), reason=step.error)
-        return step
+        return step, self._load(STEP + step.id + RESULT) if step.status == DONE else None
 
-    def _save(self, call: Call, intent: Step | None) -> Savepoint:
-        """Where the edits are before a call. An error here comes before the intent is committed."""
+    def _intend(self, call: Call, step: Step) -> Savepoint:
+        """Commit the intent of a step; the savepoint before it. An error of the savepoint comes first."""
         savepoint = self._handle.savepoint()
-        if intent is not None:
-            try:
-                self._put(intent, {ARGUMENTS: call.arguments})
-            except BaseException:
-                savepoint.release()
-                raise
+        try:
+            self._put(step, {ARGUMENTS: call.arguments})
+        except BaseException:
+            savepoint.release()
+            raise
         return savepoint
 
     def _land(self, call: Call, step: Step, result: Any) -> None:
