@@ -37,6 +37,7 @@ DISTRIBUTIONS = {
     "key_value": "py-key-value-aio",
     "langgraph": "langgraph",
     "llama_index": "llama-index-core",
+    "nontainer": "nontainer",
     "openai": "openai-agents",
     "pydantic_ai": "pydantic-ai-slim",
     "pydantic_ai_harness": "pydantic-ai-harness",

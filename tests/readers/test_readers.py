@@ -50,7 +50,7 @@ PLAIN = {"agentscope.VstateSession"}
 
 FRAMEWORKS = (
     "agent_framework agents agentscope burr claude_agent_sdk crewai google.adk langchain_core langgraph "
-    "llama_index ormsgpack pydantic_ai strands workflows"
+    "kvgit llama_index nontainer ormsgpack pydantic_ai strands workflows"
 )
 
 PROGRAM = f"""

@@ -177,3 +177,23 @@ def test_a_branch_begins_at_a_base() -> None:
     with pytest.raises(NotFound):
         repo.commit_many([BranchChanges("new", base=elsewhere, set={"c": 3})])
     assert repo.newest("new") is None
+
+
+def test_a_commit_with_further_parents(agent_store: AgentStore) -> None:
+    """It merges these: also if nothing changes, and if they are in other rooms; NotFound once gc has them."""
+    repo = Repository(agent_store())
+    (ours,), (theirs,) = (repo.commit_many([put(name, 1, room=True)]) for name in "ab")
+    assert ours is not None
+    assert theirs is not None
+    (made,) = repo.commit_many([BranchChanges("a", expect=ours, merges=[theirs])])
+    assert made is not None
+    assert made.parent_ids == (ours.oid, theirs.oid)
+    assert repo.merge("a", "b").strategy == "up-to-date"
+    repo.delete_branch("b", forget=True)
+    assert {commit.oid for commit in repo.log("a")} == {ours.oid, theirs.oid, made.oid}
+    assert repo.fsck().damage == ()
+    (gone,) = repo.commit_many([put("c", 2, room=True)])
+    assert gone is not None
+    repo.delete_branch("c", forget=True)
+    with pytest.raises(NotFound):
+        repo.commit_many([BranchChanges("a", expect=made, merges=[gone])])

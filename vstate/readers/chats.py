@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from base64 import b32decode
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from operator import itemgetter
@@ -291,3 +293,17 @@ def llama_run_state(stored: Stored) -> Mapping[str, Any]:
     if found is None:
         return {}
     return {"state": found["text"] if found["tree"] is None else found["tree"]}
+
+
+def nontainer_state(stored: Stored) -> Mapping[str, Any]:
+    """The files of a workspace by path, and its other keys, without the sizes and times of files."""
+    found = {}
+    for key, data in stored.entries():
+        digits = key.removeprefix("__vfs_")
+        if not digits.startswith("meta"):
+            with suppress(ValueError):  # it is no path
+                key = (
+                    f"files/{b32decode(digits + '=' * (-len(digits) % 8)).decode()}" if digits != key else key
+                )
+            found[key] = Kept(data)
+    return found

@@ -143,6 +143,7 @@ _READERS: Final[Mapping[str, tuple[str, str, str | None]]] = {
     "langgraph": ("langgraph", "state", "title"),
     "llama_index.chat": ("chats", "llama_state", "llama_title"),
     "llama_index.run": ("chats", "llama_run_state", None),
+    "nontainer": ("chats", "nontainer_state", None),
     "openai_agents": ("chats", "openai_state", "openai_title"),
     "pydantic_ai": ("chats", "pydantic_ai_state", "pydantic_ai_title"),
     "pydantic_ai_harness": ("chats", "harness_state", "harness_title"),

@@ -38,6 +38,8 @@ class BranchChanges:
 
     A new branch begins without history, or with `base` at that commit: one commit on top of it, even if
     nothing changes. RefMoved if the branch exists, NotFound if gc has removed the base.
+
+    `merges` are further parents of the commit, which is made even if nothing changes.
     """
 
     __slots__ = (
@@ -53,6 +55,7 @@ class BranchChanges:
         "entries",
         "expected",
         "labels",
+        "merges",
         "ref",
     )
 
@@ -66,6 +69,7 @@ class BranchChanges:
         expire: Mapping[str, float | timedelta] = _NOTHING,
         expect: Expected = "anywhere",
         base: Commit | None = None,
+        merges: Sequence[Commit] = (),
         labels: Mapping[str, Label] | None = None,
         message: str = "",
         info: Mapping[str, Any] | None = None,
@@ -77,7 +81,7 @@ class BranchChanges:
             if isinstance(expect, Commit):
                 raise InvalidInput("a branch that begins at a base must not exist: leave `expect` out")
             expect = None
-        self.base = base
+        self.base, self.merges = base, merges
         self._room = room
         self.branch = check_ref_name(branch)
         self.ref = HEADS + branch
@@ -110,9 +114,9 @@ class BranchChanges:
             repo.require_trusted(head)
         before = None if head is None else head.root
         root, nodes_made, nodes = tree.update(repo.objects.node, before, self.entries)
-        if root == before and not self._events and self.base is None and self.labels is None:
+        if root == before and not (self._events or self.base or self.merges) and self.labels is None:
             return None
-        parents = () if head is None else (head,)
+        parents = (*(() if head is None else (head,)), *self.merges)
         made = repo.build_commit(root, parents, message=self._message, info=self._info, events=self._events)
         action = reflog_action("commit", made)
         objects = self._objects | nodes_made
@@ -135,7 +139,7 @@ def commit_many(
     """As `Repository.commit_many` promises."""
     changes = list(changes)
     # One branch is mostly where it is expected. The transaction tests it, so it is not read first.
-    expected = changes[0].expected if len(changes) == 1 else None
+    expected = changes[0].expected if len(changes) == 1 and not changes[0].merges else None
     if expected is not None:
         try:
             advance = changes[0].on(repo, expected.oid)
@@ -144,7 +148,7 @@ def commit_many(
         except CorruptObject:
             pass  # gc may have removed the tree of a commit that the branch has left
     refs = [each.ref for each in changes]
-    needs = [each.base.oid for each in changes if each.base is not None]
+    needs = [commit.oid for each in changes for commit in (each.base, *each.merges) if commit is not None]
     if len(set(refs)) < len(refs):
         twice = next(each.branch for each in changes if refs.count(each.ref) > 1)
         raise InvalidInput(f"branch {twice!r} is there twice: give all of its changes at once")
