@@ -163,13 +163,14 @@ def test_an_expired_item_counts_as_absent() -> None:
     assert run(store.ttl("code")) == ({"n": 2}, None)
 
 
-def test_readers_and_writers_of_one_item_never_fail(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_readers_and_writers_of_one_item_never_fail(shared_store: AgentStore) -> None:
     """Each read finds a whole value or none, while others replace and delete the item, in threads."""
     failures: list[BaseException] = []
 
     def often(call: Callable[[VstateKeyValue, int], Coroutine[Any, Any, Any]]) -> None:
         async def work() -> None:
-            store = VstateKeyValue(disk)
+            store = VstateKeyValue(shared_store())
             for number in range(60):
                 found = await call(store, number)
                 assert not isinstance(found, dict) or found["n"] == found["m"]
@@ -179,21 +180,20 @@ def test_readers_and_writers_of_one_item_never_fail(tmp_path: Path) -> None:
         except BaseException as error:
             failures.append(error)
 
-    with Disk(tmp_path / "s", durability="process") as disk:
-        calls = [
-            lambda store, n: store.put("one", {"n": n, "m": n, "more": "x" * 200}, ttl=60),
-            lambda store, n: store.put("one", {"n": -n, "m": -n, "more": "y" * 200}),
-            lambda store, n: store.get("one"),
-            lambda store, n: store.get("one"),
-            lambda store, n: store.delete("one") if n % 7 == 0 else store.cull(),
-        ]
-        threads = [Thread(target=often, args=[call]) for call in calls]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not failures, failures
-        assert Repository(disk).fsck().ok
+    calls = [
+        lambda store, n: store.put("one", {"n": n, "m": n, "more": "x" * 200}, ttl=60),
+        lambda store, n: store.put("one", {"n": -n, "m": -n, "more": "y" * 200}),
+        lambda store, n: store.get("one"),
+        lambda store, n: store.get("one"),
+        lambda store, n: store.delete("one") if n % 7 == 0 else store.cull(),
+    ]
+    threads = [Thread(target=often, args=[call]) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+    assert Repository(shared_store()).fsck().ok
 
 
 # Many
