@@ -377,3 +377,13 @@ def test_journals_that_were_used_long_ago_are_let_go() -> None:
     assert 1 <= len(few) <= 16 + 4
     assert few[-1] == "t63"
     assert len(used(Journals(lambda branch: Journal(repo, branch), most=100, most_bytes=4000), 15)) <= 5
+
+
+def test_long_records_are_read_together() -> None:
+    """The chunks of many long records come in some round trips, and not in some for each record."""
+    store = Counting(Memory())
+    records = [random.Random(number).randbytes(30_000) for number in range(20)]
+    Journal(Repository(store), "main").append(lambda index: records)
+    store.trips = 0
+    assert Journal(Repository(store), "main").refresh() == records
+    assert store.trips < 12

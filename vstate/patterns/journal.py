@@ -21,7 +21,7 @@ from vstate.errors import CannotLoad, CorruptObject, InvalidInput, RefMoved, Sto
 from vstate.forks import new_lock, renew_in_child
 from vstate.objects import tree
 from vstate.objects.commit import Commit
-from vstate.objects.ids import BLOB, Object, ObjectId
+from vstate.objects.ids import ObjectId
 from vstate.patterns.fields import path_to
 from vstate.patterns.paths import Id, path_of
 from vstate.repo.core import Advance, Guard
@@ -29,7 +29,7 @@ from vstate.repo.objects import Overlay
 from vstate.repo.repository import Repository
 from vstate.repo.rules.labels import Label
 from vstate.repo.writing import BranchChanges, commit_series
-from vstate.values.entry import PICKLE, OneBlobEntry, Reader, read_parts
+from vstate.values.entry import PICKLE, OneBlobEntry, Reader, read_ahead, read_parts
 from vstate.values.growth import NOT_JOINED, Unread
 from vstate.values.opcodes import load_only_plain
 
@@ -557,10 +557,8 @@ class Journal(Generic[I]):
     def _read(self, rows: Sequence[tuple[str, bytes]]) -> Iterable[_Segment]:
         reader: Reader = self.repo.objects
         found = [(*row, OneBlobEntry.find(row[1]) or self.repo.parse_entry(*row)) for row in rows]
-        sizes = {entry.id: entry.size for _, _, entry in found if isinstance(entry, OneBlobEntry)}
-        if len(sizes) > 1:  # one alone is read in a shorter way
-            bodies = reader.blobs(sizes)
-            reader = Overlay(reader, {oid: Object(BLOB, body) for oid, body in bodies.items()})
+        if len(found) > 1:  # one alone is read in a shorter way
+            reader = Overlay(reader, read_ahead([entry for _, _, entry in found], reader))
         for key, data, entry in found:
             if not _NUMBER.fullmatch(key, len(self._prefix)):
                 reason = f"a segment of a journal is named by {_DIGITS} digits; another program set this key"

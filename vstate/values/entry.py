@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import pickle
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
@@ -19,8 +20,8 @@ from typing import Any, NamedTuple, Protocol
 from vstate.errors import CannotLoad, CorruptObject
 from vstate.objects.canonical import decode, encode
 from vstate.objects.expiry import EXPIRING, Expiry, split_expiry
-from vstate.objects.ids import BLOB, ID_BYTES, Link, NewObjects, ObjectId
-from vstate.objects.stream import BLOB_BYTES, Chunks, is_single, join, read_chunks, split
+from vstate.objects.ids import BLOB, ID_BYTES, INDEX, Link, NewObjects, Object, ObjectId
+from vstate.objects.stream import BLOB_BYTES, Chunks, is_single, join, read_chunks, read_index, split
 from vstate.values.allow import Allow, loads_allowed
 from vstate.values.definitions import Definition
 from vstate.values.file import KINDS, File
@@ -425,6 +426,24 @@ def read_parts(
                 raise CorruptObject(str(part.id), str(error)) from error
             chunks.append(cut)
     return parts, tuple(chunks)
+
+
+def read_ahead(entries: Iterable[Entry | OneBlobEntry], reader: Reader) -> NewObjects:
+    """The objects of many entries, with one batch of reads a level of their indexes. Raises CorruptObject."""
+    links = [part for entry in entries for part in entry.parts if isinstance(part, Link)]
+    objects: NewObjects = {}
+    sizes = {link.id: link.length for link in links if is_single(link)}
+    left = [link.id for link in links if not is_single(link)]
+    while left:
+        bodies = reader.indexes(left)
+        objects.update((oid, Object(INDEX, body)) for oid, body in bodies.items())
+        left = []
+        with suppress(ValueError):  # `read_parts` says what is wrong
+            for height, items in map(read_index, bodies.values()):
+                sizes.update(items if height == 1 else ())
+                left += [] if height == 1 else [oid for oid, _ in items]
+    objects.update((oid, Object(BLOB, body)) for oid, body in reader.blobs(sizes).items())
+    return objects
 
 
 def read_range(part: Part, reader: Reader, start: int, stop: int) -> bytes:
