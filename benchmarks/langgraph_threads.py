@@ -162,7 +162,7 @@ GRAPHS = {
     f"LangGraph, {TURNS} turns of a graph, disk": (Whole, ""),
     f"LangGraph, {TURNS} turns of a graph with DeltaChannel, disk": (Changes, WITH_DELTA),
 }
-TURNS_BYTES, TURN, TURNS_GET = "bytes", "processor time of a turn", "processor time of the first get"
+TURNS_BYTES, TURN, TURNS_GET = "bytes", "processor time of a turn", "processor time of the first state"
 
 
 @workload(
@@ -195,8 +195,9 @@ def turns_of_a_graph(scratch: Path) -> Iterator[Sides]:
         close(saver)
         size = size_of(directory)
         saver = make(directory)
-        saver.get_tuple({"configurable": {"thread_id": "another", "checkpoint_ns": ""}})
-        first = processor_seconds(saver.get_tuple, {"configurable": {"thread_id": "1", "checkpoint_ns": ""}})
+        compiled = built.compile(checkpointer=saver)
+        compiled.get_state({"configurable": {"thread_id": "another"}})
+        first = processor_seconds(compiled.get_state, config)
         close(saver)
         figures = {TURNS_BYTES: float(size), TURN: statistics.median(samples), TURNS_GET: first}
         return {f"{graph}: {what}": figure for what, figure in figures.items()}
