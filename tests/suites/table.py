@@ -370,18 +370,25 @@ ALL = [
         sha256="4e3f376fa6f192d6ad2a1a4643b039986f1593552ef870e9e45281575de6fbf2",
         tests=tuple(
             f"tests/test_{name}.py"
-            for name in ("sqlite", "aiosqlite", "delta_channel_migration", "get_delta_channel_history")
+            for name in (
+                "sqlite",
+                "aiosqlite",
+                "delta_channel_migration",
+                "delta_parent_walk",
+                "get_delta_channel_history",
+            )
         ),
         packages=(*LANGGRAPH, *LANGGRAPH_TESTS),
         plugin="langgraph_saver",
         options=("-o", "asyncio_mode=auto"),
         stores=("memory", "disk", "postgres"),
-        passed=20,
+        passed=28,
         failing={
             "test_informative_async_errors": "the async methods of a VstateSaver work",
             "test_checkpoint_search_sql_injection_prevention": (
                 "it expects that a field's name with quotes is refused; here any text is a name"
             ),
+            "test_walk_step_looks_up_the_parent_by_primary_key": "it reads the tables of SQLite",
         },
     ),
     Suite(
