@@ -111,6 +111,33 @@ class Saver(Adapter):
         return [found.config["configurable"]["thread_id"] for found in handle.list(None)]
 
 
+class Db(Adapter):
+    name = "agno.VstateDb"
+    exact = False
+
+    def given_back(self, text: str) -> str:
+        return str(json.loads(json.dumps(text)))
+
+    def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
+        from agno.run.agent import RunOutput
+        from agno.session import AgentSession
+
+        handle.upsert_session(AgentSession(session_id=id, agent_id="a", user_id="ann"))
+        handle.upsert_run(RunOutput(run_id=str(number), agent_id="a", content=texts[-1]), id, "ann")
+
+    def read(self, handle: Any, id: str) -> Any:
+        found = handle.get_session(id)
+        return found and [each.content for each in found.runs]
+
+    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
+        if keep_history:
+            handle._keep_history = True
+        assert handle.delete_session(id)
+
+    def ids(self, handle: Any) -> list[str] | None:
+        return [each.session_id for each in handle.get_sessions(include_runs=False)]
+
+
 class Burr(Adapter):
     name = "burr.VstatePersister"
 

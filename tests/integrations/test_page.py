@@ -29,6 +29,7 @@ DISTRIBUTIONS = {
     "agent_framework": "agent-framework-core",
     "agents": "openai-agents",
     "agentscope": "agentscope",
+    "agno": "agno",
     "burr": "apache-burr",
     "claude_agent_sdk": "claude-agent-sdk",
     "crewai": "crewai",

@@ -197,6 +197,22 @@ ALL = [
         },
     ),
     Suite(
+        name="agno",
+        title="the SQLite db of agno 2.9.0, with agno 3.1.10: sessions, memories and their owners",
+        # The package on the registry has no tests.
+        source="git+https://github.com/agno-agi/agno@9644f22982ae017eaa4ad85c561d927d9ac03119#subdirectory=libs/agno",
+        tests=tuple(
+            f"tests/integration/db/sqlite/test_{name}.py"
+            for name in ("session", "memory", "session_isolation")
+        ),
+        packages=("agno==3.1.10", "sqlalchemy", "greenlet", "aiosqlite", *PYTEST),
+        plugin="agno_db",
+        options=("-o", "asyncio_mode=auto"),
+        stores=("memory", "disk", "postgres"),
+        passed=48,
+        failing={"test_upsert_sessions_performance": "it wants many rows at once in half the time"},
+    ),
+    Suite(
         name="claude agent",
         title="session stores of claude-agent-sdk 0.2.189, with its conformance suite, on asyncio",
         source="claude-agent-sdk==0.2.189",

@@ -1,0 +1,252 @@
+"""VstateDb: sessions and memories of agno, each a branch of the store."""
+
+from __future__ import annotations
+
+import abc
+import json
+from collections.abc import Callable, Iterable, Mapping
+from time import time
+from typing import Any, Final
+from uuid import uuid4
+
+from vstate.errors import NotFound
+from vstate.integrations import framework_of
+from vstate.integrations.branches import beginnings
+from vstate.integrations.opening import Changes, KeepLike, Opened, Opening, StoreLike, summary
+from vstate.objects.commit import Commit
+from vstate.patterns.paths import join_path
+from vstate.state.snapshot import Snapshot
+
+with framework_of("agno"):
+    from agno.db import utils
+    from agno.db.base import BaseDb
+    from agno.db.in_memory import InMemoryDb
+
+_SESSION: Final = "session"
+_MEMORY: Final = "memory"
+_PARTS: Final = {_SESSION: "sessions", _MEMORY: "memories"}
+_RUNS: Final = "runs"
+_USER: Final = "user"
+
+_Row = dict[str, Any]
+
+
+class VstateDb(Opened, BaseDb):
+    """Sessions and memories of agno: `Agent(db=VstateDb("./chats"), update_memory_on_run=True)`.
+
+    - A session is the branch `agno/sessions/SESSION`, with the keys `session` and `runs/RUN`. A memory is the
+      branch `agno/memories/MEMORY`. Each change is one commit, made out of the newest one.
+    - A row of a user is changed and deleted by that user, or by a call without a user.
+    - A deletion leaves nothing in the store; with `keep_history`, the reflog keeps it for 30 days. A run
+      that goes on after the deletion of its session gets NotFound, which agno writes to its log.
+    - Rows are stored as the JSON of agno's own dbs, and reading them loads no class but agno's.
+    - `keep` is for sessions; memories stay.
+
+    The other methods of a db, such as those for traces and metrics, raise NotImplementedError.
+    """
+
+    def __init__(
+        self,
+        store: StoreLike = None,
+        *,
+        keep_history: bool = False,
+        keep: KeepLike = None,
+        id: str | None = None,
+    ) -> None:
+        BaseDb.__init__(self, id=id)
+        self._keep_history = keep_history
+        sessions = beginnings("agno", _PARTS[_SESSION])
+        self._opening = Opening(store, keep=keep, prefix=("agno",), branches=sessions)
+
+    # Sessions
+
+    def upsert_session(self, session: Any, deserialize: bool = True) -> Any:
+        """Store a session, and its runs if it is new; None, and no change, if it is another user's."""
+        session.created_at = session.created_at or int(time())
+        return self._change(_SESSION, session.session_id, "upsert_session", session, deserialize)
+
+    def upsert_sessions(self, sessions: Iterable[Any], deserialize: bool = True, **_: Any) -> list[Any]:
+        """Store the sessions, one after the other; those that are another user's are left out."""
+        return [*filter(None, (self.upsert_session(each, deserialize) for each in sessions))]
+
+    def rename_session(self, session_id: str, *args: Any, **options: Any) -> Any:
+        """Give a session a name; None if there is none, or if it is another user's or of another type."""
+        return self._change(_SESSION, session_id, "rename_session", session_id, *args, **options)
+
+    def get_session(self, session_id: str, *args: Any, **options: Any) -> Any:
+        """A session with its runs; None if there is none, or if it is another user's."""
+        states = {session_id: self._opening.state(self._branch(_SESSION, session_id))}
+        return _db(_SESSION, states, with_runs=True).get_session(session_id, *args, **options)
+
+    def get_sessions(
+        self,
+        session_type: Any = None,
+        user_id: str | None = None,
+        *args: Any,
+        deserialize: bool = True,
+        include_runs: bool = True,
+        **options: Any,
+    ) -> Any:
+        """The sessions that are asked for, or their rows with a count. Runs are read for these alone."""
+        states = self._states(_SESSION, user_id)
+        db = _db(_SESSION, states)
+        rows, count = db.get_sessions(session_type, user_id, *args, deserialize=False, **options)
+        for row in rows if include_runs else ():
+            row[_RUNS] = _runs(states[row["session_id"]], row["session_id"])
+        return utils.deserialize_sessions(session_type, rows) if deserialize else (rows, count)
+
+    def delete_session(self, session_id: str, user_id: str | None = None) -> bool:
+        """Delete a session with its runs; False if there is none, or if it is another user's."""
+        mine = self.get_session(session_id, user_id=user_id, deserialize=False)
+        return mine is not None and self._delete(_SESSION, session_id)
+
+    def delete_sessions(self, session_ids: Iterable[str], user_id: str | None = None) -> None:
+        """Delete these sessions, but for those of other users."""
+        for id in session_ids:
+            self.delete_session(id, user_id)
+
+    def upsert_run(
+        self, run: Any, session_id: str, user_id: str | None = None, run_index: int | None = None
+    ) -> None:
+        """Store a run, which keeps its place, unless its session is another user's. NotFound without one."""
+        made = _plain(run if isinstance(run, dict) else run.to_dict())
+        key = join_path(_RUNS, made["run_id"])
+
+        def changes(head: Commit | None) -> Changes | None:
+            state = None if head is None else Snapshot(self.repo, head)
+            if state is None or _SESSION not in state:
+                raise NotFound(f"no session {session_id!r}", name=session_id)
+            if user_id is not None and state[_SESSION].get("user_id") not in (None, user_id):
+                return None
+            place = state[key]["run_index"] if key in state else run_index
+            index = len([*state.keys(f"{_RUNS}/")]) if place is None else place
+            return {key: {**made, "run_index": index}}, ()
+
+        message = summary(f"run {made.get('status')}: {made.get('content')}")
+        self._opening.commit(self._branch(_SESSION, session_id), changes, message=message)
+
+    def get_run(self, run_id: str, deserialize: bool = True) -> Any:
+        """A run, None if there is none. It looks in all sessions."""
+        key = join_path(_RUNS, run_id)
+        for id, state in self._states(_SESSION).items():
+            if key in state:
+                run = {**state[key], "session_id": id}
+                row = utils.build_single_run_row(run, id, state[_SESSION].get("user_id"))
+                return utils.deserialize_run(row["run_type"], run) if deserialize else row
+        return None
+
+    # Memories
+
+    def upsert_user_memory(self, memory: Any, deserialize: bool = True) -> Any:
+        """Store a memory; None, and no change, if it is another user's. It gets an id if it has none."""
+        memory.memory_id = memory.memory_id or str(uuid4())
+        return self._change(_MEMORY, memory.memory_id, "upsert_user_memory", memory, deserialize)
+
+    def upsert_memories(self, memories: Iterable[Any], deserialize: bool = True, **_: Any) -> list[Any]:
+        """Store the memories, one after the other; those that are another user's are left out."""
+        return [*filter(None, (self.upsert_user_memory(each, deserialize) for each in memories))]
+
+    def get_user_memory(self, memory_id: str, *args: Any, **options: Any) -> Any:
+        """A memory; None if there is none, or if it is another user's."""
+        states = {memory_id: self._opening.state(self._branch(_MEMORY, memory_id))}
+        return _db(_MEMORY, states).get_user_memory(memory_id, *args, **options)
+
+    def get_user_memories(self, user_id: str | None = None, *args: Any, **options: Any) -> Any:
+        """The memories that are asked for, or their rows with a count."""
+        return _db(_MEMORY, self._states(_MEMORY, user_id)).get_user_memories(user_id, *args, **options)
+
+    def get_all_memory_topics(self, user_id: str | None = None) -> list[str]:
+        """The topics of a user's memories, or of all."""
+        return list(_db(_MEMORY, self._states(_MEMORY, user_id)).get_all_memory_topics(user_id))
+
+    def get_user_memory_stats(self, *args: Any, **options: Any) -> Any:
+        """For each user the count of memories and the time of the newest; and the count of users."""
+        return _db(_MEMORY, self._states(_MEMORY)).get_user_memory_stats(*args, **options)
+
+    def delete_user_memory(self, memory_id: str, user_id: str | None = None) -> None:
+        """Delete a memory, unless it is another user's."""
+        if self.get_user_memory(memory_id, user_id=user_id) is not None:
+            self._delete(_MEMORY, memory_id)
+
+    def delete_user_memories(self, memory_ids: Iterable[str], user_id: str | None = None) -> None:
+        """Delete these memories, but for those of other users."""
+        for id in memory_ids:
+            self.delete_user_memory(id, user_id)
+
+    def clear_memories(self) -> None:
+        """Delete the memories of all users."""
+        self.delete_user_memories(self._states(_MEMORY))
+
+    # Rows
+
+    def _branch(self, kind: str, id: str) -> str:
+        return self._opening.branch(_PARTS[kind], id)
+
+    def _delete(self, kind: str, id: str) -> bool:
+        return self._opening.delete(self._branch(kind, id), keep_history=self._keep_history) is not None
+
+    def _states(self, kind: str, user_id: str | None = None) -> dict[str, Snapshot]:
+        """The branches of a user's rows, or of all, by the ids of the rows."""
+        labels = {} if user_id is None else {_USER: user_id}
+        found = self._opening.sessions(_PARTS[kind], labels=labels).items()
+        return {id: Snapshot(self.repo, head) for (_, id), head in found}
+
+    def _change(self, kind: str, id: str, method: str, *args: Any, **options: Any) -> Any:
+        """The result of a method of agno that changes a row, which is stored then; None if it may not."""
+        owner = getattr(args[0], "user_id", None)
+        result: Any = None
+
+        def changes(head: Commit | None) -> Changes | None:
+            nonlocal result
+            states = {id: None if head is None else Snapshot(self.repo, head)}
+            db = _db(kind, states, with_runs=method == "rename_session")  # its result has them
+            old = db._sessions.get(id) if kind == _SESSION else db.get_user_memory(id, False)
+            is_foreign = kind == _MEMORY and old is not None and old.get("user_id") not in (None, owner)
+            result = None if is_foreign else getattr(db, method)(*args, **options)
+            if result is None:
+                return None
+            row = _plain(db._sessions[id] if kind == _SESSION else db._memories[0])
+            runs = row.pop(_RUNS, None) or []
+            if old is not None:
+                return {kind: {**row, "created_at": old.get("created_at")}}, ()
+            own = {join_path(_RUNS, run["run_id"]): {**run, "run_index": n} for n, run in enumerate(runs)}
+            return {kind: row, **own}, ()
+
+        labels = {} if owner is None else {_USER: owner}
+        branch, message = self._branch(kind, id), summary(f"{kind} {id}")
+        self._opening.commit(branch, changes, message=message, labels=labels)
+        return result
+
+
+def _plain(row: _Row) -> _Row:
+    return dict(json.loads(json.dumps(row, cls=utils.CustomJSONEncoder)))
+
+
+def _runs(state: Snapshot, session_id: str) -> list[_Row]:
+    found = [{**run, "session_id": session_id} for _, run in state.items(f"{_RUNS}/")]
+    return sorted(found, key=lambda run: (run["run_index"], run.get("created_at") or 0))
+
+
+def _db(kind: str, states: Mapping[str, Snapshot | None], *, with_runs: bool = False) -> Any:
+    """A db of agno with the rows of these branches. In a copy of a branch a row has the id of the copy."""
+    db = InMemoryDb()
+    for id, state in states.items():
+        if state is not None and kind in state:
+            row = {**state[kind], f"{kind}_id": id}
+            if kind == _MEMORY:
+                db._memories.append(row)
+            else:
+                db._sessions[id] = {**row, _RUNS: _runs(state, id) if with_runs else None}
+    return db
+
+
+def _not_stored(name: str) -> Callable[..., Any]:
+    def call(*args: Any, **options: Any) -> Any:
+        raise NotImplementedError(f"VstateDb stores sessions and memories: {name} needs another db of agno")
+
+    return call
+
+
+for _name in {*BaseDb.__abstractmethods__, "get_runs", "delete_run", "delete_runs"} - vars(VstateDb).keys():
+    setattr(VstateDb, _name, _not_stored(_name))
+abc.update_abstractmethods(VstateDb)
