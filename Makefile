@@ -126,6 +126,7 @@ suites: .venv/installed-dev
 # make bench ROWS='import vstate|read a key': only rows whose name matches; changes no page.
 bench: .venv/installed-bench
 	@$(BIN)/python -m benchmarks $(if $(ROWS),--rows '$(ROWS)',--page README.md --page docs/benchmarks.md)
+	@$(if $(ROWS),,$(BIN)/python -m benchmarks.deltas --page docs/integrations.md)
 
 # make scale SIZES=1000,10000: only these sizes; changes no page.
 scale: .venv/installed-bench

@@ -57,3 +57,11 @@ def test_the_pages_show_the_measured_figures(tmp_path: Path) -> None:
     for copy, text in pages.items():
         assert text.count("\n| ") > (6 if copy.name == "README.md" else 60)
         assert copy.read_text("utf-8") == text, f"{copy.name} differs from results.json; run `{again}`"
+
+
+def test_the_page_of_delta_channels_shows_the_measured_figures() -> None:
+    """The table of docs/integrations.md is the one of deltas.json."""
+    done = run("-c", "from benchmarks.deltas import *; print(table(json.loads(RESULTS.read_text('utf-8'))))")
+    assert done.returncode == 0, done.stderr
+    page = (TOP / "docs/integrations.md").read_text("utf-8")
+    assert f"<!-- deltas -->\n\n{done.stdout}\n<!-- /deltas -->" in page
