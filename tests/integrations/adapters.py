@@ -502,6 +502,23 @@ class AgentScope(Adapter):
         run(handle.delete_session(id, "ann", **kept(keep_history)))
 
 
+class AgentScope2(Adapter):
+    name = "agentscope2.VstateStorage"
+    exact = False
+
+    def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
+        from agentscope.message import UserMsg
+
+        for place, text in enumerate(texts):
+            if place >= number or number < 1:
+                message = UserMsg(name="ann", content=text, id=f"{texts[0][:50]!a} {place}")
+                run(handle.upsert_message("ann", id, message))
+
+    def read(self, handle: Any, id: str) -> Any:
+        found, _ = run(handle.list_messages("ann", id, limit=10_000))
+        return [message.get_text_content() for message in found]
+
+
 ADAPTERS: list[Callable[[], Adapter]] = [
     kind
     for kind in globals().values()

@@ -155,6 +155,23 @@ ALL = [
         plugin="agentscope_session",
         **AGENTSCOPE,
     ),
+    # The package on the registry has no tests of storages. The sources are those of a commit before it.
+    Suite(
+        name="agentscope 2",
+        title="storages on SQL and Redis of AgentScope 2.0.6, with AgentScope 2.0.11",
+        source="git+https://github.com/agentscope-ai/agentscope@da00849f2c3db60b16edaf2371ae1d863f341ae2",
+        tests=("tests/storage_sql_test.py", "tests/storage_redis_test.py"),
+        packages=(
+            "agentscope==2.0.11",
+            *("aiosqlite", "apscheduler", "croniter", "fakeredis", "fastapi", "greenlet"),
+            *("python-multipart", "redis", "sqlalchemy", "uvicorn"),
+            *PYTEST,
+        ),
+        plugin="agentscope2_storage",
+        stores=("memory", "disk", "postgres"),
+        passed=75,
+        failing=listed("agentscope2"),
+    ),
     # The last version with tests of its state services, v1.0.5.post1.
     Suite(
         name="agentscope-runtime",
