@@ -230,6 +230,34 @@ ALL = [
         failing={"test_upsert_sessions_performance": "it wants many rows at once in half the time"},
     ),
     Suite(
+        name="agex on nontainer",
+        title="tasks, sessions and delegates of agex 0.13.0, in a Store of nontainer on vstate",
+        source="agex==0.13.0",
+        sha256="224ac795b197115d41d3eda520fa566e05ed55e5f8918aa769eddf7b6408b3c2",
+        tests=tuple(
+            f"tests/test_{name}.py"
+            for name in (
+                "agent_tasks",
+                "compaction",
+                "conformance",
+                "delegation",
+                "endings",
+                "record",
+                "session",
+                "task_resume",
+                "task_rungs",
+                "tasks",
+                "tools",
+            )
+        ),
+        packages=("agex==0.13.0", "nontainer==0.11.8", "numpy", "pandas", "pyarrow", *PYTEST),
+        plugin="nontainer_provider",
+        options=("-o", "asyncio_mode=auto"),
+        stores=("memory",),
+        passed=222,
+        skipped=19,
+    ),
+    Suite(
         name="claude agent",
         title="session stores of claude-agent-sdk 0.2.189, with its conformance suite, on asyncio",
         source="claude-agent-sdk==0.2.189",
