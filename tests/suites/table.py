@@ -509,7 +509,7 @@ ALL = [
         packages=("nontainer==0.11.8", "numpy", "pandas", "pyarrow", *PYTEST),
         plugin="nontainer_provider",
         options=("-o", "asyncio_mode=auto"),
-        stores=("memory", "disk"),
+        stores=("memory", "disk", "postgres"),
         passed=488,
         skipped=4,
         failing={
