@@ -135,7 +135,8 @@ def unpack(suite: Suite, directory: Path) -> Path:
 
 def check_out(suite: Suite, directory: Path) -> Path:
     """The files of a commit of a repository, which need not be a package."""
-    url, _, commit = suite.source.removeprefix("git+").rpartition("@")
+    url, _, at = suite.source.removeprefix("git+").rpartition("@")
+    commit, _, below = at.partition("#subdirectory=")
     (work := directory / "checkout").mkdir()
     for command in (["init"], ["fetch", "--depth=1", url, commit], ["checkout", "FETCH_HEAD"]):
         ended = subprocess.run(
@@ -143,7 +144,7 @@ def check_out(suite: Suite, directory: Path) -> Path:
         )
         if ended.returncode:
             raise Unreachable(ended.stderr.strip().rpartition("\n")[2])
-    return work
+    return work / below
 
 
 def pip(python: str, *arguments: str) -> None:
