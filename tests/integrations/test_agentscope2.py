@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,20 @@ from agentscope.app.storage import (
     AgentData,
     AgentRecord,
     ChatModelConfig,
+    EmbeddingModelConfig,
+    KnowledgeBaseData,
+    KnowledgeBaseRecord,
+    KnowledgeDocumentData,
+    KnowledgeDocumentRecord,
     MCPRecord,
     ScheduleData,
     ScheduleOrigin,
     ScheduleRecord,
     SessionConfig,
     SkillRecord,
+    TeamData,
+    TeamMember,
+    TeamRecord,
 )
 from agentscope.credential import DashScopeCredential
 from agentscope.mcp import HttpMCPConfig, MCPClient
@@ -191,7 +200,84 @@ def test_names_and_times(storage: VstateStorage) -> None:
 
 
 def test_what_is_not_there(storage: VstateStorage) -> None:
-    """Teams, knowledge bases, channels and SOPs raise NotImplementedError."""
-    for call in (storage.list_teams, storage.list_knowledge_bases, storage.list_channels, storage.list_sops):
+    """Channels and SOPs raise NotImplementedError."""
+    for call in (storage.list_channels, storage.list_sops):
         with pytest.raises(NotImplementedError):
             run(call("ann"))
+
+
+def test_a_team_goes_with_what_was_made_for_it(storage: VstateStorage) -> None:
+    """Its own agents and borrowed sessions go, the agents that it borrowed stay, and its leader is free."""
+
+    async def work() -> None:
+        made, borrowed = (
+            AgentRecord(user_id="ann", source=source, data=AgentData(name=source))
+            for source in ("team", "user")
+        )
+        for each in (made, borrowed):
+            await storage.upsert_agent("ann", each)
+        sessions = [
+            await storage.upsert_session("ann", owner, SessionConfig(workspace_id="w"))
+            for owner in ("leader", made.id, borrowed.id, borrowed.id)
+        ]
+        members = [
+            TeamMember(owner_id="ann", agent_id=made.id, session_id=sessions[1].id, role="created"),
+            TeamMember(owner_id="ann", agent_id=borrowed.id, session_id=sessions[2].id, role="invited"),
+        ]
+        data = TeamData(name="t", members=members)
+        team = await storage.upsert_team(
+            "ann", TeamRecord(user_id="ann", session_id=sessions[0].id, data=data)
+        )
+        await storage.set_session_team_id("ann", sessions[0].id, team.id)
+        with pytest.raises(ValueError, match="user_id"):
+            await storage.upsert_team("bob", team)
+        assert await storage.delete_team("ann", team.id)
+        assert not await storage.delete_team("ann", team.id)
+        assert [await storage.get_agent("ann", each.id) is not None for each in (made, borrowed)] == [0, 1]
+        left = [await storage.get_session("ann", "x", each.id) for each in sessions]
+        assert [each is not None for each in left] == [1, 0, 0, 1]
+        assert left[0].team_id is None
+        again = await storage.upsert_team("ann", team)
+        await storage.set_session_team_id("ann", sessions[0].id, again.id)
+        await storage.delete_agent("ann", borrowed.id)
+        assert [each.agent_id for each in (await storage.get_team("ann", team.id)).data.members] == [made.id]
+        await storage.delete_session("ann", "leader", sessions[0].id)
+        assert await storage.list_teams("ann") == []
+
+    run(work())
+
+
+def test_one_worker_gets_a_document(tmp_path: Path) -> None:
+    """Of workers beside one another, on two openings of a store, one gets it; a base takes all along."""
+
+    async def work() -> None:
+        async with VstateStorage(tmp_path / "s") as one, VstateStorage(tmp_path / "s") as two:
+            model = EmbeddingModelConfig(type="t", credential_id="c", model="m", dimensions=3)
+            data = KnowledgeBaseData(name="k", embedding_model_config=model, collection_name="c")
+            base = KnowledgeBaseRecord(user_id="ann", data=data)
+            await one.upsert_knowledge_base("ann", base)
+            about = KnowledgeDocumentData(filename="f", size=1, blob_uri="local://f")
+            document = KnowledgeDocumentRecord(user_id="ann", knowledge_base_id=base.id, data=about)
+            await one.upsert_knowledge_document("ann", document)
+            with pytest.raises(KeyError):
+                await one.upsert_knowledge_document("bob", document.model_copy(update={"user_id": "bob"}))
+            ids, ttl = ("ann", base.id, document.id), timedelta(minutes=5)
+            calls = [
+                store.acquire_knowledge_document_lease(*ids, f"{n}", ttl)
+                for n, store in enumerate([one, two] * 4)
+            ]
+            won = [str(n) for n, has in enumerate(await asyncio.gather(*calls)) if has]
+            assert len(won) == 1
+            await one.release_knowledge_document_lease(*ids, "another")
+            assert not await one.acquire_knowledge_document_lease(*ids, "x", ttl)
+            await one.release_knowledge_document_lease(*ids, won[0])
+            assert await two.acquire_knowledge_document_lease(*ids, "x", ttl)
+            late = datetime.now() + timedelta(hours=1)
+            assert [each.id for each in await two.list_knowledge_documents_with_expired_lease(late)] == [
+                ids[2]
+            ]
+            await one.delete_knowledge_base("ann", base.id)
+            assert await two.list_knowledge_documents("ann", base.id) == []
+            assert two.repo.branch_names() == []
+
+    run(work())

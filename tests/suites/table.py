@@ -169,7 +169,7 @@ ALL = [
         ),
         plugin="agentscope2_storage",
         stores=("memory", "disk", "postgres"),
-        passed=75,
+        passed=89,
         failing=listed("agentscope2"),
     ),
     # The last version with tests of its state services, v1.0.5.post1.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from datetime import datetime
-from functools import partialmethod
+from datetime import datetime, timedelta
+from functools import partial, partialmethod
 from typing import Any, Final, TypeVar
 
 from vstate.aio.workers import in_thread
@@ -21,8 +21,8 @@ from vstate.state.snapshot import Snapshot
 with framework_of("agentscope2"):
     from agentscope.app import storage as app
 
-    # The framework's own storages import this name too. It gives the secrets in clear text.
-    from agentscope.app.storage._utils import _dump_with_secrets
+    # The framework's own storages import these names too: the secrets in clear text, and a team's members.
+    from agentscope.app.storage._utils import _dump_with_secrets, _ensure_team_members
     from agentscope.credential import CredentialBase
     from agentscope.message import Msg
     from agentscope.state import AgentState
@@ -35,10 +35,13 @@ _RECORD, _MESSAGES = "record", "messages"
 _FOLDERS: Final[dict[type, str]] = {
     app.AgentRecord: "agents",
     app.CredentialRecord: "credentials",
+    app.KnowledgeBaseRecord: "knowledge_bases",
+    app.KnowledgeDocumentRecord: "documents",
     app.MCPRecord: "mcps",
     app.ScheduleRecord: "schedules",
     app.SessionRecord: "sessions",
     app.SkillRecord: "skills",
+    app.TeamRecord: "teams",
 }
 _NAMED: Final = app.MCPRecord, app.SkillRecord  # a user has one of a name
 _SECRET: Final = app.CredentialRecord, app.MCPRecord
@@ -49,14 +52,14 @@ class VstateStorage(AsyncOpened, app.StorageBase):
 
     - A session is the branch `agentscope2/sessions/USER/SESSION`, with a key for its record and state, and
       one for each message. Any other record is the branch `agentscope2/KIND/USER/ID`. A change is a commit.
-    - A deletion leaves nothing in the store. That of an agent or a schedule deletes its sessions first: call
-      it again if it was cut off.
+    - A deletion leaves nothing in the store. That of an agent, a schedule, a team or a knowledge base deletes
+      what belongs to it first: call it again if it was cut off.
     - Credentials and MCPs hold secrets in clear text, so they have no history: when a change of one returns,
       the store has nothing of the old value.
     - The later one of two changes of a record wins. A message for a session that was deleted since this
       storage read it raises NotFound.
 
-    `keep` is about sessions. Teams, knowledge bases, channels and SOPs raise NotImplementedError.
+    `keep` is about sessions. Channels and SOPs raise NotImplementedError.
     """
 
     def __init__(self, store: StoreLike = None, *, keep: KeepLike = None) -> None:
@@ -108,6 +111,29 @@ class VstateStorage(AsyncOpened, app.StorageBase):
 
         await self._run(put)
         return str(record.id)
+
+    async def _put_record(self, user_id: str, record: _R) -> _R:
+        """Store a record of this user, and return it with its new `updated_at`."""
+        if record.user_id != user_id:
+            raise ValueError(f"record.user_id is {record.user_id!r}, and not {user_id!r}")
+        await self._put(user_id, record)
+        return await self._get(type(record), user_id, record.id) or record
+
+    async def _edit(
+        self, kind: type[_R], user_id: str, id: str, edit: Callable[[dict[str, Any]], dict[str, Any] | None]
+    ) -> _R | None:
+        """Set the fields that a function makes out of a record; None if it makes none, or there is none."""
+        branch, edited = self._opening.branch(_FOLDERS[kind], user_id, id), dict[str, Any]()
+
+        def changes(state: Snapshot | None) -> Changes | None:
+            nonlocal edited
+            data = {} if state is None else dict(state.get(_RECORD, {}))
+            new = edit(data) if data else None
+            edited = {} if new is None else {**data, **new, "updated_at": datetime.now().isoformat()}
+            return ({_RECORD: edited}, ()) if edited else None
+
+        await self._run(lambda: self._commit(branch, changes, f"edit {id}"))
+        return kind.model_validate(edited) if edited else None
 
     async def _delete(self, kind: type, user_id: str, *id: str, **named: str) -> bool:
         branch = self._opening.branch(_FOLDERS[kind], user_id, *id, *named.values())
@@ -161,6 +187,8 @@ class VstateStorage(AsyncOpened, app.StorageBase):
                 await self.delete_schedule(user_id, schedule.id)
         for session in await self.list_sessions(user_id, agent_id):
             await self.delete_session(user_id, agent_id, session.id)
+        for team in await self.list_teams(user_id):
+            await self._edit(app.TeamRecord, user_id, team.id, partial(_without_member, agent_id))
         return await self._delete(app.AgentRecord, user_id, agent_id)
 
     upsert_schedule = _put
@@ -184,33 +212,28 @@ class VstateStorage(AsyncOpened, app.StorageBase):
         **source: Any,
     ) -> app.SessionRecord:
         new = {"config": config, **({} if state is None else {"state": state})}
-        if session_id and (found := await self._edit(user_id, session_id, **new)):
-            return found
+        data = {name: part.model_dump(mode="json") for name, part in new.items()}
+        if session_id:
+            found = await self._edit(app.SessionRecord, user_id, session_id, lambda _: data)
+            if found is not None:
+                return found
         new |= {"origin": origin, **source, **({"id": session_id} if session_id else {})}
         record = app.SessionRecord(user_id=user_id, agent_id=agent_id, **new)
         await self._put(user_id, record)
         return record
 
-    async def _edit(self, user_id: str, session_id: str, **new: Any) -> app.SessionRecord | None:
-        """Replace parts of a session; None if it is not there."""
-        branch, edited = self.branch(user_id, session_id), {}
-        data = {name: part.model_dump(mode="json") for name, part in new.items()}
-
-        def changes(state: Snapshot | None) -> Changes | None:
-            nonlocal edited
-            if state is None or _RECORD not in state:
-                return None
-            edited = {**state[_RECORD], **data, "updated_at": datetime.now().isoformat()}
-            return {_RECORD: edited}, ()
-
-        await self._run(lambda: self._commit(branch, changes, f"set {', '.join(new)}"))
-        return app.SessionRecord.model_validate(edited) if edited else None
-
     async def update_session_state(
         self, user_id: str, agent_id: str, session_id: str, state: AgentState
     ) -> None:
-        if await self._edit(user_id, session_id, state=state) is None:
+        data = {"state": state.model_dump(mode="json")}
+        if await self._edit(app.SessionRecord, user_id, session_id, lambda _: data) is None:
             raise KeyError(f"user {user_id!r} has no session {session_id!r}")
+
+    async def set_session_team_id(self, user_id: str, session_id: str, team_id: str | None) -> None:
+        def edit(data: dict[str, Any]) -> dict[str, Any] | None:
+            return None if data.get("team_id") == team_id else {"team_id": team_id}
+
+        await self._edit(app.SessionRecord, user_id, session_id, edit)
 
     async def _list_sessions(
         self, field: str, user_id: str, *id: str, **named: str
@@ -229,6 +252,10 @@ class VstateStorage(AsyncOpened, app.StorageBase):
         return await self._get(app.SessionRecord, user_id, session_id)
 
     async def delete_session(self, user_id: str, agent_id: str, session_id: str) -> bool:
+        session = await self._get(app.SessionRecord, user_id, session_id)
+        team = session and session.team_id and await self.get_team(user_id, session.team_id)
+        if team and team.session_id == session_id:
+            await self.delete_team(user_id, team.id)
         return await self._delete(app.SessionRecord, user_id, session_id)
 
     async def upsert_message(self, user_id: str, session_id: str, msg: Msg) -> None:
@@ -277,16 +304,153 @@ class VstateStorage(AsyncOpened, app.StorageBase):
 
         return await self._run(read)
 
-    async def _absent(self, *args: Any, **named: Any) -> Any:
-        raise NotImplementedError("VstateStorage has no teams and no knowledge bases")
+    upsert_team = upsert_knowledge_base = _put_record
+    get_team = partialmethod(_get, app.TeamRecord)
+    list_teams = partialmethod(_list, app.TeamRecord)
 
-    set_session_team_id = upsert_team = get_team = list_teams = delete_team = _absent
-    upsert_knowledge_base = get_knowledge_base = list_knowledge_bases = delete_knowledge_base = _absent
-    upsert_knowledge_document = get_knowledge_document = list_knowledge_documents = _absent
-    delete_knowledge_document = update_knowledge_document_status = _absent
-    acquire_knowledge_document_lease = renew_knowledge_document_lease = _absent
-    release_knowledge_document_lease = list_knowledge_documents_with_expired_lease = _absent
-    list_knowledge_documents_pending_since = _absent
+    async def delete_team(self, user_id: str, team_id: str) -> bool:
+        if (team := await self.get_team(user_id, team_id)) is None:
+            return False
+        await self.set_session_team_id(user_id, team.session_id, None)
+        for member in await _ensure_team_members(self, user_id, team):
+            if member.role == "created":
+                await self.delete_agent(member.owner_id, member.agent_id)
+            else:
+                await self.delete_session(user_id, member.agent_id, member.session_id)
+        return await self._delete(app.TeamRecord, user_id, team_id)
+
+    get_knowledge_base = partialmethod(_get, app.KnowledgeBaseRecord)
+    list_knowledge_bases = partialmethod(_list, app.KnowledgeBaseRecord)
+
+    async def delete_knowledge_base(self, user_id: str, knowledge_base_id: str) -> bool:
+        for document in await self.list_knowledge_documents(user_id, knowledge_base_id):
+            await self.delete_knowledge_document(user_id, knowledge_base_id, document.id)
+        return await self._delete(app.KnowledgeBaseRecord, user_id, knowledge_base_id)
+
+    async def upsert_knowledge_document(
+        self, user_id: str, record: app.KnowledgeDocumentRecord
+    ) -> app.KnowledgeDocumentRecord:
+        if await self.get_knowledge_base(user_id, record.knowledge_base_id) is None:
+            raise KeyError(f"user {user_id!r} has no knowledge base {record.knowledge_base_id!r}")
+        return await self._put_record(user_id, record)
+
+    async def get_knowledge_document(
+        self, user_id: str, knowledge_base_id: str, document_id: str
+    ) -> app.KnowledgeDocumentRecord | None:
+        found = await self._get(app.KnowledgeDocumentRecord, user_id, document_id)
+        return found if found is not None and found.knowledge_base_id == knowledge_base_id else None
+
+    async def list_knowledge_documents(
+        self, user_id: str, knowledge_base_id: str
+    ) -> list[app.KnowledgeDocumentRecord]:
+        found = await self._list(app.KnowledgeDocumentRecord, user_id)
+        return [each for each in found if each.knowledge_base_id == knowledge_base_id]
+
+    async def delete_knowledge_document(self, user_id: str, knowledge_base_id: str, document_id: str) -> bool:
+        found = await self.get_knowledge_document(user_id, knowledge_base_id, document_id)
+        return found is not None and await self._delete(app.KnowledgeDocumentRecord, user_id, document_id)
+
+    async def _edit_document(
+        self,
+        user_id: str,
+        knowledge_base_id: str,
+        document_id: str,
+        edit: Callable[[dict[str, Any]], dict[str, Any] | None],
+    ) -> bool:
+        def checked(data: dict[str, Any]) -> dict[str, Any] | None:
+            return edit(data) if data["knowledge_base_id"] == knowledge_base_id else None
+
+        edited = await self._edit(app.KnowledgeDocumentRecord, user_id, document_id, checked)
+        return edited is not None
+
+    async def update_knowledge_document_status(
+        self,
+        user_id: str,
+        knowledge_base_id: str,
+        document_id: str,
+        status: str,
+        error: str | None = None,
+        chunk_count: int | None = None,
+    ) -> None:
+        found = {"error": error, "chunk_count": chunk_count}
+        new = {name: value for name, value in found.items() if value is not None}
+
+        def edit(data: dict[str, Any]) -> dict[str, Any]:
+            return {"status": status, "data": {**data["data"], **new}}
+
+        await self._edit_document(user_id, knowledge_base_id, document_id, edit)
+
+    async def acquire_knowledge_document_lease(
+        self,
+        user_id: str,
+        knowledge_base_id: str,
+        document_id: str,
+        processing_node: str,
+        lease_ttl: timedelta,
+        now: datetime | None = None,
+    ) -> bool:
+        at = now or datetime.now()
+
+        def edit(data: dict[str, Any]) -> dict[str, Any] | None:
+            ends = data["lease_expires_at"]
+            if data["processing_node"] and ends and datetime.fromisoformat(ends) >= at:
+                return None
+            return _lease(processing_node, at + lease_ttl)
+
+        return await self._edit_document(user_id, knowledge_base_id, document_id, edit)
+
+    async def renew_knowledge_document_lease(
+        self,
+        user_id: str,
+        knowledge_base_id: str,
+        document_id: str,
+        processing_node: str,
+        lease_ttl: timedelta,
+        now: datetime | None = None,
+    ) -> bool:
+        new = _lease(processing_node, (now or datetime.now()) + lease_ttl)
+        edit = partial(_of_holder, processing_node, new)
+        return await self._edit_document(user_id, knowledge_base_id, document_id, edit)
+
+    async def release_knowledge_document_lease(
+        self, user_id: str, knowledge_base_id: str, document_id: str, processing_node: str
+    ) -> None:
+        edit = partial(_of_holder, processing_node, _lease(None, None))
+        await self._edit_document(user_id, knowledge_base_id, document_id, edit)
+
+    async def list_knowledge_documents_with_expired_lease(
+        self, now: datetime | None = None
+    ) -> list[app.KnowledgeDocumentRecord]:
+        at = now or datetime.now()
+        return [
+            each
+            for each in await self._list(app.KnowledgeDocumentRecord, None)
+            if each.status not in ("ready", "error") and each.lease_expires_at and each.lease_expires_at < at
+        ]
+
+    async def list_knowledge_documents_pending_since(
+        self, threshold: datetime
+    ) -> list[app.KnowledgeDocumentRecord]:
+        found = await self._list(app.KnowledgeDocumentRecord, None)
+        return [each for each in found if each.status == "pending" and each.created_at < threshold]
+
+
+def _without_member(agent_id: str, team: dict[str, Any]) -> dict[str, Any] | None:
+    """The data of a team without an agent; None if the agent is no member."""
+    data = team["data"]
+    members = [each for each in data["members"] if each["agent_id"] != agent_id]
+    ids = [each for each in data["member_ids"] if each != agent_id]
+    new = {**data, "members": members, "member_ids": ids}
+    return None if new == data else {"data": new}
+
+
+def _lease(node: str | None, ends: datetime | None) -> dict[str, Any]:
+    return {"processing_node": node, "lease_expires_at": ends and ends.isoformat()}
+
+
+def _of_holder(node: str, new: dict[str, Any], document: dict[str, Any]) -> dict[str, Any] | None:
+    """The new lease of a document, if this node holds it."""
+    return new if document["processing_node"] == node else None
 
 
 def _record(kind: type[_R], state: Snapshot | None) -> _R | None:
