@@ -36,6 +36,7 @@ SHOWN = {
     "crewai.VstateFlowPersistence": "texts",
     "crewai.VstateProvider": "texts",
     "google_adk.VstateSessionService": "messages",
+    "key_value.VstateKeyValue": "value",
     "langgraph.VstateSaver": "messages",
     "llama_index.VstateChatStore": "messages",
     "llama_index.VstateStateStorage": "state",
@@ -45,7 +46,7 @@ SHOWN = {
 }
 """For each adapter the key that shows the texts of its run."""
 
-PLAIN = {"agentscope.VstateSession"}
+PLAIN = {"agentscope.VstateSession", "key_value.VstateKeyValue"}
 """The adapters whose keys read by themselves."""
 
 FRAMEWORKS = (
