@@ -18,6 +18,7 @@ from raising import raised_at
 from soak import SOAK
 
 from vstate import Disk, StoreFull, StoreUnavailable
+from vstate.kv.disk import writes
 from vstate.kv.disk.database import FILE_NAME
 
 THREADS = 12
@@ -59,14 +60,15 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def _together(
-    store: Disk, threads: ThreadPoolExecutor, calls: list[Callable[[], bool]]
+    store: Disk, threads: ThreadPoolExecutor, calls: list[Callable[[], bool]], *, seconds: float = 0
 ) -> list[Future[bool]]:
-    """Make the calls while the write lock is held, so that all of them wait for it."""
+    """Make the calls while the write lock is held, so that all of them wait for it, so many seconds more."""
     with store._writer.lock:
         futures = [threads.submit(call) for call in calls]
         limit = time.monotonic() + 60
         while len(store._waiting.all()) < len(calls) and time.monotonic() < limit:
             time.sleep(0.001)
+        time.sleep(seconds)
     return futures
 
 
@@ -161,10 +163,15 @@ def test_a_commit_that_failed_is_unknown_to_all(
         assert not note.exists()
 
 
+@pytest.mark.parametrize("patience", [1.0, 0.001], ids=["asleep", "at the lock"])
 def test_an_interruption_before_the_commit_undoes_nobody_else(
-    tmp_path: Path, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    patience: float, tmp_path: Path, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others make their own transactions if the thread that wrote for them stopped before the commit."""
+    """The others make their own transactions if the thread that wrote for them stopped before the commit.
+
+    So do those that have slept for long, and wait for the lock themselves.
+    """
+    monkeypatch.setattr(writes, "_LOOK_AGAIN_SECONDS", patience)
     with Disk(tmp_path / "store") as store:
         apply, applied = store._apply, list[Any]()
 
@@ -176,9 +183,10 @@ def test_an_interruption_before_the_commit_undoes_nobody_else(
             return done
 
         monkeypatch.setattr(store, "_apply", apply_and_stop)
-        futures = _together(store, threads, [_put(store, f"key{i}", b"1", {}) for i in range(THREADS)])
+        calls = [_put(store, f"key{i}", b"1", {}) for i in range(THREADS)]
+        futures = _together(store, threads, calls, seconds=20 * patience if patience < 1 else 0)
         stopped = [i for i, future in enumerate(futures) if future.exception() is not None]
-        assert len(stopped) == 1
+        assert [repr(futures[i].exception()) for i in stopped] == [repr(_Stopped())]
         assert [i for i in range(THREADS) if store.get(f"key{i}") is None] == stopped
 
 

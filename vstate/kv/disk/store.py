@@ -354,9 +354,9 @@ class Disk(TransactionalStore):
             while write.done is None:
                 try:
                     with self._writer.lock:
-                        if write.committing:
-                            raise self._unknown("in another thread, together with its own")
                         if write.done is None:
+                            if write.committing:
+                                raise self._unknown("in another thread, together with its own")
                             self._transaction(write)
                 except sqlite3.Error as error:
                     try:
