@@ -28,7 +28,7 @@ ROOT = Path(vstate.__file__).parent
 LIMITS = {
     "commit": (82, 27),
     "memory": (68, 21),
-    "update": (115, 27),
+    "update": (114, 27),
     "read": (39, 13),
     "step": (151, 29),
     "open": (78, 25),

@@ -128,7 +128,7 @@ class Companion(Protocol):
         another commit: then `follow` comes next.
         """
 
-    def follow(self, ours: Commit | None) -> None:
+    def follow(self, ours: Commit | None = None) -> None:
         """Go where the state has gone. `ours` is the commit that the state made, perhaps behind others."""
 
     def edited(self) -> list[str]:

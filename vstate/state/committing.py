@@ -268,8 +268,8 @@ def finish_commit(
     epoch = at.epoch + 1
     handle.at = Position(hot, at.table, head, at.branch, events, epoch, steps, None, saved, settled=False)
     handle.take_steps()
-    if handle.companions:
-        handle.follow(attempt.commit)
+    for each in handle.companions:
+        each.follow(attempt.commit)
 
 
 def _finish_unseen(handle: Handle, attempt: Attempt, *, late: bool = False) -> None:

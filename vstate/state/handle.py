@@ -572,11 +572,6 @@ class Handle(StateHandle):
                 held.enter_context(each.held())
             yield
 
-    def follow(self, ours: Commit | None = None) -> None:
-        """Have everything outside go where the state is now; `ours` is the commit made on the way, if any."""
-        for each in self.companions:
-            each.follow(ours)
-
     def require_unedited(self, operation: str, keys: Iterable[str] = ()) -> None:
         """Raise UncommittedChanges if something outside, or one of the keys there, was edited.
 

@@ -88,13 +88,15 @@ def arrive(
     found = (each.after(commit) for each in handle.at.doubts if commit is not None and each.branch == branch)
     doubts = tuple(each for each in found if each is not None)
     handle.go(head=commit, branch=branch, steps=steps, pending=None, doubts=doubts)
-    handle.follow()
+    for each in handle.companions:
+        each.follow()
 
 
 def begin_anew(handle: Handle, commit: Commit) -> None:
     """Be at a commit of this branch with nothing in hand."""
     handle.clear(head=commit, events=(), pending=None, doubts=())
-    handle.follow()
+    for each in handle.companions:
+        each.follow()
 
 
 def refresh(handle: Handle) -> Commit | None:
@@ -123,7 +125,8 @@ def go_to_newest(handle: Handle) -> None:
 def _go_to(handle: Handle, head: Head) -> None:
     at = handle.at
     if at.head is not None and (head.commit, head.branch) == (at.head.oid, at.branch):
-        handle.follow()
+        for each in handle.companions:
+            each.follow()
         return
     commit = handle.repo.commit_at(head)
     if commit is not None:
@@ -153,7 +156,8 @@ def move(handle: Handle, commit: Commit, branch: str | None) -> None:
             return
         _require_nothing_staged(handle)
         handle.clear(head=commit, branch=branch, pending=None, doubts=())
-        handle.follow()
+        for each in handle.companions:
+            each.follow()
         return
     arrive(handle, commit, foreign, branch=branch, agreed=agreed, planned=plan.steps)
 
