@@ -172,8 +172,16 @@ def test_memories_come_back_with_the_commit_that_changed_them() -> None:
     )
     assert "\x1b" not in found
     assert "by a program" in tools.recall(name="by ")
+    other = state.fork("other")
+    other["memories/ann/tea"] = "white tea"
+    other.commit("white")
+    state["memories/bob"] = "likes tea no more"
+    state.commit("no more")
+    state.merge("other")
+    merged = transcripts.plain(tools.recall("tea"))
+    assert re.fullmatch("ann/tea <id> white .* / white tea / bob <id> no more .* / likes tea no more", merged)
     assert tools.recall(limit=1).endswith("ask for a longer name, or for other words\n")
-    assert [commit.message for commit in state.log()][1:] == [
+    assert [commit.message for commit in state.log() if "remember" in commit.message] == [
         "remember bob",
         "remember ann/tea",
         "remember ann/tea",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
+from itertools import islice
+from time import monotonic
 from typing import Any, Final
 
 import click
@@ -15,13 +17,14 @@ import vstate
 from vstate.errors import InvalidInput, VStateError
 from vstate.extras import install
 from vstate.kv.wrapper import ReadOnly
+from vstate.objects.commit import Commit
 from vstate.readers.shown import Shown
 from vstate.repo.names.refs import HEAD
 from vstate.repo.repository import Repository
 from vstate_cli.app import load
 from vstate_cli.commands.moving import carry_out
 from vstate_cli.commits import summary
-from vstate_cli.output import Output, safe
+from vstate_cli.output import Line, Output, safe
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import Count
 
@@ -166,7 +169,7 @@ class Tools:
 
     @property
     def writing(self) -> list[Callable[..., str]]:
-        """The tools that commit, or make or move branches, and the one that reads what they remembered."""
+        """The tools of --allow-write: `recall` reads memories, the others commit or move branches."""
         return [self.remember, self.recall, self.fork, self.undo]
 
     def log(
@@ -237,24 +240,27 @@ class Tools:
         """
 
         def recall(session: Session) -> None:
-            repo, left = session.repo, min(max(limit, 1), MOST_MEMORIES)
+            repo, most = session.repo, min(max(limit, 1), MOST_MEMORIES)
             head = repo.newest(session.branch())
             if head is None:
                 return
+            shown = dict[str, str]()
             for key, entry in repo.entries(head.root, MEMORIES + name):
                 value = repo.inspect(key, entry.raw)
-                if not isinstance(value, str) or text.casefold() not in f"{key}\n{value}".casefold():
-                    continue
-                if not left:
-                    session.out.line("… more memories match: ask for a longer name, or for other words")
+                if isinstance(value, str) and text.casefold() in f"{key}\n{value}".casefold():
+                    shown[key] = value
+                if len(shown) > most:
                     break
-                left -= 1
-                found = repo.blame(head, key)
-                session.out.line(
-                    safe(key.removeprefix(MEMORIES)), "  ", *summary(found), "  ", str(found.time)
-                )
-                for line in value.splitlines():
-                    session.out.line("    ", safe(line))
+            found = _last_changes(repo, head, [*shown][:most])
+            for key, value in islice(shown.items(), most):
+                line: Line = [safe(key.removeprefix(MEMORIES))]
+                if key in found:
+                    line += ["  ", *summary(found[key]), "  ", session.out.moment(found[key].time)]
+                session.out.line(*line)
+                for words in value.splitlines():
+                    session.out.line("    ", safe(words))
+            if len(shown) > most:
+                session.out.line("… more memories match: ask for a longer name, or for other words")
 
         return self._call(recall)
 
@@ -295,6 +301,21 @@ class Tools:
             text = error.message if isinstance(error, click.ClickException) else str(error)
             raise ToolFailure(safe(text, 2000)) from error
         return stream.getvalue() or "nothing"
+
+
+def _last_changes(repo: Repository, head: Commit, keys: Iterable[str]) -> dict[str, Commit]:
+    """For each key the newest commit that changed it, as far as a walk of some seconds comes."""
+    found, left, end = dict[str, Commit](), set(keys), monotonic() + MOST_SECONDS
+    for commit in repo.log(head.id):
+        if not left or monotonic() > end:
+            break
+        changed = set(left)
+        roots = [before.root for before in repo.history.before(commit)] or [None]
+        for root in roots:  # a merge that took a key from a parent did not change it
+            changed &= repo.diff(root, commit.root).keys()
+        found |= dict.fromkeys(changed, commit)
+        left -= changed
+    return found
 
 
 class _Full(Exception):
