@@ -18,6 +18,7 @@ from soak import sized
 
 from vstate import (
     ABSENT,
+    Commit,
     Disk,
     EffectUnknown,
     ForkedRunWarning,
@@ -242,6 +243,15 @@ ENTRIES = st.lists(
 )
 
 
+def begun() -> tuple[Versioned, Commit]:
+    """A state with one commit, and that commit."""
+    state = Versioned(Memory(), branch="main")
+    state["begin"] = []
+    commit = state.commit("begin")
+    assert commit is not None
+    return state, commit
+
+
 class Plan:
     """A program of steps with edits before, in and after them, in any order. It counts each edit."""
 
@@ -298,11 +308,8 @@ def test_edits_are_made_once_or_the_run_says_that_it_changed(
     items: list[tuple[str, bool, bool, bool]], entries: list[Any]
 ) -> None:
     """Programs that stop anywhere, come in another order, go back, and go on in forks that are merged."""
-    store = Memory()
-    state = Versioned(store, branch="main")
-    state["begin"] = []
-    begin = state.commit("begin")
-    plan, whole = Plan(items, store), list(range(len(items)))
+    state, begin = begun()
+    plan, whole = Plan(items, state.store), list(range(len(items)))
     moves = any(how != "go on" for how, *_ in entries)
     try:
         for number, (how, chance, shuffles, stop) in enumerate(entries):
@@ -352,12 +359,9 @@ def test_edits_of_which_nobody_can_tell(
     kind: str, edits: str, stop: int, order: list[int], changes: str | None
 ) -> None:
     """Steps in another order, one that succeeds late, and more steps than the run had when it ended."""
-    store = Memory()
-    state = Versioned(store, branch="main")
-    state["begin"] = []
-    state.commit("begin")
+    state, _ = begun()
     before, after = edits == "before", edits == "after"
-    plan = Plan([(kind, before, after, True), *[("", before, after, True)] * 2], store)
+    plan = Plan([(kind, before, after, True), *[("", before, after, True)] * 2], state.store)
     with suppress(KeyboardInterrupt):
         plan.enter([0, 1], stop)
     if changes is not None:
@@ -376,12 +380,8 @@ def test_edits_of_which_nobody_can_tell(
 @pytest.mark.parametrize("kind", ["", "fails"])
 def test_a_rollback_is_the_way_out(kind: str) -> None:
     """The same program goes on after it: one that had ended and got a step, or whose step succeeds late."""
-    store = Memory()
-    state = Versioned(store, branch="main")
-    state["begin"] = []
-    begin = state.commit("begin")
-    assert begin is not None
-    plan = Plan([(kind, False, True, True), ("", False, True, True)], store)
+    state, begin = begun()
+    plan = Plan([(kind, False, True, True), ("", False, True, True)], state.store)
     plan.enter([0, 1][: 1 + (kind == "fails")], 99)
     with pytest.raises(RunChanged, match="Roll the state back"):
         plan.enter([0, 1], 99)
@@ -397,9 +397,7 @@ def test_a_rollback_is_the_way_out(kind: str) -> None:
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_a_merge_brings_the_place_of_a_step_without_a_record(goes_on: bool) -> None:
     """A fork has edits before a step that was interrupted. After a merge that step is known still."""
-    state = Versioned(Memory(), branch="main")
-    state["begin"] = []
-    state.commit("begin")
+    state, _ = begun()
 
     def enter(branch: str, interrupts: bool = False, only: str = "abc") -> None:
         at = Versioned(state.store, branch=branch)
@@ -430,12 +428,8 @@ def test_a_merge_brings_the_place_of_a_step_without_a_record(goes_on: bool) -> N
 @pytest.mark.parametrize("merges", [False, True])
 def test_edits_that_a_reset_took_back_and_a_merge_brings(merges: bool) -> None:
     """After a reset, the run goes on in another order: it has not all edits, until a fork is merged."""
-    store = Memory()
-    state = Versioned(store, branch="main")
-    state["begin"] = []
-    begin = state.commit("begin")
-    assert begin is not None
-    plan = Plan([("", True, False, False)] * 3, store)
+    state, begin = begun()
+    plan = Plan([("", True, False, False)] * 3, state.store)
     with suppress(KeyboardInterrupt):
         plan.enter([0, 1], 4)
     state.refresh()

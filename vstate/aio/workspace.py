@@ -53,8 +53,7 @@ class Workspace:
         return self
 
     async def __aenter__(self) -> Self:
-        await self._opened()
-        return self
+        return await self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
