@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -229,3 +230,32 @@ def test_a_forked_child_lands_nothing_of_its_parent(tmp_path: Path, threads: Thr
     found = [name for name, _ in Journal(journal.repo, "t").refresh()]
     assert sorted(found) == sorted(["first", "child", *map(str, range(THREADS))])
     store.close()
+
+
+class _Late(Faulty):
+    """A store that loses a transaction's answer, and carries it out right before the next transaction."""
+
+    loses = False
+    held: Callable[[], bool] | None = None
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        held, self.held = self.held, None
+        if held is not None:
+            held()
+        if self.loses:
+            self.loses, self.held = False, partial(super().transact, writes, expected)
+            raise StoreUnavailable("no answer", outcome_unknown=True)
+        return super().transact(writes, expected)
+
+
+def test_a_commit_that_lands_after_a_look_is_not_made_again(threads: ThreadPoolExecutor) -> None:
+    """The thread that was taken along finds nothing, loses the race to its own commit, and sees that."""
+    store = _Late(Memory())
+    journal = Journal(Repository(store), "t")
+    appending(journal, "first")()
+    store.loses = True
+    futures = together(journal, threads, [appending(journal, str(i)) for i in range(THREADS)])
+    told = [future.exception() for future in futures]
+    assert sum(error is not None for error in told) == 1
+    names = [name for name, _ in Journal(journal.repo, "t").refresh()]
+    assert sorted(names) == sorted(["first", *map(str, range(THREADS))])

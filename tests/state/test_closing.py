@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 import weakref
 from collections.abc import Callable
@@ -275,6 +276,36 @@ def test_a_failed_commit_at_the_end_says_one_thing(kind: str, warned: list[Any])
     assert told.endswith("with uncommitted changes, which are lost: 'k'")
     assert not {"stay", "staged", "keep"} & set(re.findall("[a-z]+", told))
     state.close()
+
+
+def test_changes_whose_commit_may_have_landed_may_be_lost(
+    warned: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer of the commit at the end is lost, or a thread is in the middle of the commit."""
+    store = Faulty(Memory(), after=True, away=100)
+    state = Versioned(store, branch="main", autocommit=True)
+    state["k"] = 1
+    store.fail_at = len(store.calls) + 3
+    state._at_exit()
+    assert str(warned.pop().message).endswith("which may be lost: 'k'")
+
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(Faulty):
+        def transact(self, writes: Any, expected: Any) -> bool:
+            begun.set()
+            return go_on.wait(60) and super().transact(writes, expected)
+
+    monkeypatch.setattr(closing, "_WAIT_SECONDS", 0.01)
+    state = Versioned(Slow(Memory()), branch="main")
+    state["k"] = 1
+    thread = threading.Thread(target=state.commit)
+    thread.start()
+    assert begun.wait(60)
+    state._at_exit()
+    go_on.set()
+    thread.join()
+    assert "with uncommitted changes, which may be lost: 'k'" in str(warned.pop().message)
 
 
 IN_THE_MIDDLE = """

@@ -230,6 +230,18 @@ def test_a_holder_that_does_not_renew_has_lost_it(opened: Open, monkeypatch: pyt
     assert Versioned(store).head is None
 
 
+def test_a_renewal_that_takes_too_long_has_lost_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`held` never turns true again, even if the renewal lands: the holder may have stopped by then."""
+    store, seen = Deaf(Memory()), list[bool]()
+    with time_passes(monkeypatch) as passing, Versioned(store).lease("job", 0.6) as lease:
+        store.then = lambda: (passing(0.5), seen.append(lease.held))
+        while not seen:
+            time.sleep(0.005)
+        with pytest.raises(LeaseLost, match=r"not renewed for 0\.6 s"):
+            lease.check()
+        assert seen == [lease.held] == [False]
+
+
 def test_another_holder_between_look_and_commit(opened: Open) -> None:
     """The branch moves only if the row still has the holder's token. The process's own view is not enough."""
     store = opened()
@@ -297,15 +309,19 @@ def test_a_renewal_beside_a_commit_does_not_hurt() -> None:
 
 
 class Deaf(Faulty):
-    """A store that fails so many changes of a lease, or loses so many answers."""
+    """A store that fails so many changes of a lease, or loses so many answers, or does something then."""
 
     failing = deaf = 0
+    then: Callable[[], object] | None = None
 
     def compare_and_swap(self, key, expected, new):
         if self.failing and key.startswith("lease/"):
             self.failing -= 1
             raise StoreUnavailable("no answer")
         done = super().compare_and_swap(key, expected, new)
+        then, self.then = self.then, None
+        if then is not None:
+            then()
         if self.deaf and key.startswith("lease/"):
             self.deaf -= 1
             raise StoreUnavailable("the answer was lost", outcome_unknown=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from loops import in_a_loop
 from vstate import ABSENT, EffectUnknown, InvalidInput, LeaseHeld, Memory, UncommittedChanges
 from vstate.aio import Versioned
 from vstate.state.run import Intent
+from vstate.state.run import Run as SyncRun
 
 called: list[int] = []
 
@@ -207,3 +209,42 @@ async def test_entering_is_awaited() -> None:
             async with one.run("s"):
                 pass
         await one.discard()
+
+
+@pytest.mark.parametrize("moment", ["__enter__", "_find_id"])
+@in_a_loop
+async def test_an_entry_that_is_cancelled_leaves_no_run(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is entered as its task is cancelled, or begins to wait for another holder just then."""
+    begun, cancelled, call, stop = (
+        threading.Event(),
+        threading.Event(),
+        getattr(SyncRun, moment),
+        SyncRun.stop_waiting,
+    )
+
+    def call_late(run: SyncRun) -> Any:
+        found = call(run)
+        begun.set()
+        assert cancelled.wait(60)
+        return found
+
+    def stop_and_tell(run: SyncRun) -> None:
+        stop(run)
+        cancelled.set()
+
+    async with Versioned(Memory()) as state:
+        other = state.sync.run("r", ttl=60)
+        if moment == "_find_id":
+            await asyncio.to_thread(other.__enter__)
+        with monkeypatch.context() as patched:
+            patched.setattr(SyncRun, moment, call_late)
+            patched.setattr(SyncRun, "stop_waiting", stop_and_tell)
+            task = asyncio.create_task(state.run("r", ttl=60).__aenter__())
+            assert await asyncio.to_thread(begun.wait, 60)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(task, 60)
+        if moment == "_find_id":
+            await asyncio.to_thread(other.__exit__, None, None, None)
+        async with state.run("r", wait=0):
+            pass

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import warnings
+from collections.abc import Callable
 from contextvars import copy_context
 from threading import Lock
+from types import SimpleNamespace
 
 import pytest
 from loops import in_a_loop
@@ -100,3 +103,40 @@ def test_tasks_of_several_loops_and_threads_are_never_at_it_at_once() -> None:
         thread.join(60)
     assert count == 3 * 5 * 20 + 2 * 50
     assert not turns._waiting
+
+
+def block(turns: Turns) -> None:
+    token = Lock()
+    with turns, token:
+        turns.take(token)
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+@pytest.mark.parametrize(
+    "wait", [block, lambda turns: asyncio.run(take(turns, [], 0))], ids=["thread", "task"]
+)
+def test_a_long_wait_is_told_once_unless_it_is_over(
+    wait: Callable[[Turns], None], is_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The warning comes while a thread or a task waits, and not if the turn came as the time was over."""
+    began, turns, token, now = threading.Event(), Turns(), Lock(), 0.0
+
+    def clock() -> float:
+        began.set()
+        return now
+
+    monkeypatch.setattr("vstate.state.turns.time", SimpleNamespace(monotonic=clock))
+    if not is_over:
+        monkeypatch.setattr("vstate.state.turns._LOOK_AGAIN_SECONDS", 0.001)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with turns, token:
+            turns.take(token)
+            thread = threading.Thread(target=wait, args=(turns,))
+            thread.start()
+            assert began.wait(SOON)
+            now = 31.0
+            if not is_over:
+                thread.join(0.1)
+        thread.join(SOON)
+    assert [str(each.message)[:20] for each in told] == ([] if is_over else ["waiting for over 30 "])

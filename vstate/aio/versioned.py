@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from vstate import state as sync
 from vstate.aio.mapping import Snapshot, Writing, awaited, iterated
-from vstate.aio.workers import Workers, settled
+from vstate.aio.workers import Workers, in_thread, settled
 from vstate.forks import new_lock
 from vstate.kv.base import KVStore
 from vstate.kv.url import location_of
@@ -86,9 +86,11 @@ async def _entered(lease: HeldLease | HeldRun) -> None:
     future = asyncio.wrap_future(work)
     try:
         await asyncio.shield(future)
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as error:
         lease.stop_waiting()
         await settled(future)
+        if not future.exception():  # it was entered at the same moment
+            await in_thread(partial(lease.__exit__, type(error), error, None))
         raise
 
 
@@ -278,8 +280,8 @@ class Versioned(Writing[sync.Versioned]):
         """Hold a lease in the `async with` block: nobody else in this store has one of that name."""
         handle = await self._opened()
         lease = handle.lease(name, ttl, wait=wait)
+        await _entered(lease)
         try:
-            await _entered(lease)
             yield Lease(self, lease)
         finally:
             await self._workers.run(lease.__exit__, shielded=True)

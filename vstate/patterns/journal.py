@@ -125,7 +125,9 @@ class _Call(Generic[I]):
     - `context`: the context variables of the caller, for another thread.
     - `shared`: another thread may land it with its own. The caller takes that back before it leaves. Not in
       the main thread, where a signal may end any call, and not beside the changes of other branches.
-    - `commit`: the commit that was made for it. It may be on the branch although landing it has failed.
+    - `tried`: the commits that were made for it. One may be on the branch, or come there yet, although
+      landing it has failed.
+    - `commit`: the commit that has landed.
     - `done`: it has landed, or it changes nothing.
     """
 
@@ -138,6 +140,7 @@ class _Call(Generic[I]):
     info: Mapping[str, Any] | None = None
     context: Context = field(default_factory=copy_context)
     shared: bool = False
+    tried: list[Commit] = field(default_factory=list)
     commit: Commit | None = None
     done: bool = False
 
@@ -334,8 +337,8 @@ class Journal(Generic[I]):
 
     def _write(self, first: _Call[I]) -> None:
         """Land a change, with those of the calls that wait beside it. None is `done` if the race is lost."""
-        if first.commit is not None and self._has_landed(first.commit):  # the thread that took it has failed
-            first.done = True
+        for commit in filter(self._has_landed, first.tried):  # the thread that took it has failed
+            first.commit, first.done = commit, True
             return
         if first.fresh or self.head is None:
             self._follow()
@@ -365,13 +368,15 @@ class Journal(Generic[I]):
         for call, each in made:
             if each is not None:
                 series.append(each)
-                call.commit = each.advance.commits[-1]  # it may be there from now on
+                call.tried.append(each.advance.commits[-1])  # it may be there from now on
         landed = self._publish(series, first.others)
         if landed and series:
             self._go(series[-1])
-        for call, _ in made:
+        for call, each in made:
             call.done = landed
-            call.commit = call.commit if landed else None
+            if each is not None:
+                commit = call.tried.pop()
+                call.commit = commit if landed else None
         if not landed:
             self._waiting.extend(call for call, _ in made[1:])
         return landed

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Final, Protocol
 from weakref import WeakSet
 
-from vstate.errors import StoreUnavailable, UncommittedWarning, VStateError, mark_lost
+from vstate.errors import UncommittedWarning, VStateError, mark_lost
 from vstate.plural import counted
 from vstate.state.committing import commit
 from vstate.state.handle import Handle
@@ -83,7 +83,6 @@ class Leftovers:
             self.dropped()
             return
         self._handle.lock.release()
-        unknown = False
         event = "was open when the program ended,"
         if self.autocommit and not self._handle.turns.is_taken:  # a thread's open transaction is half done
             try:
@@ -91,9 +90,8 @@ class Leftovers:
             except VStateError as error:
                 mark_lost(error, "autocommit")
                 event = f"could not commit when the program ended ({error}), and ended"
-                unknown = isinstance(error, StoreUnavailable) and error.outcome_unknown
         self._told = True
-        self._warn(event, self._changed(), _NO_FRAME, unknown=unknown)
+        self._warn(event, self._changed(), _NO_FRAME)
 
     def dropped(self) -> None:
         """Report the staged keys of a state that is collected. A collector can run anywhere, so this asks no
@@ -133,14 +131,15 @@ class Leftovers:
         companions = self._handle.companions
         return sorted({key for key in keys if not any(each.keeps(key) for each in companions)})
 
-    def _warn(self, event: str, keys: list[str], stacklevel: int, *, unknown: bool = False) -> None:
+    def _warn(self, event: str, keys: list[str], stacklevel: int) -> None:
         lost = [repr(key) for key in keys[:_SHOWN]]
         if len(keys) > _SHOWN:
             lost.append(f"{len(keys) - _SHOWN} more keys")
-        if events := self._handle.at.events:
-            lost.append(counted(len(events), "recorded event"))
+        at = self._handle.at
+        if at.events:
+            lost.append(counted(len(at.events), "recorded event"))
         if lost and not self.in_memory:
-            gone = "may be lost" if unknown else "are lost"
+            gone = "may be lost" if at.pending or at.doubts else "are lost"  # or a commit may have landed
             message = (
                 f"{self._handle.title()} {event} with uncommitted changes, which {gone}: {', '.join(lost)}"
             )

@@ -228,6 +228,7 @@ class LeaseKeeper(Uncopied):
         if not self._repo.store.compare_and_swap(self._key, row.encode(), row.renewed().encode()):
             self.look()
             return False
+        self.require_held()  # `held` is false by now if the renewal took too long, and stays so
         self._row, self._until = row.renewed(), began + self._ttl
         return True
 

@@ -133,7 +133,7 @@ class Run(Uncopied):
         self._of = self.branch if of is None else check_text("of", of, empty=False)
         self._lease_of: Callable[[str], Lease] = partial(Lease, handle, ttl=ttl, wait=wait)
         self._lease = self._lease_of(RUNS + name)
-        self._is_entered = self._is_inside = False
+        self._is_entered = self._is_inside = self._stops_waiting = False
         self._left_open: dict[str, list[Call]] = {}
         """By the names of their steps: the calls of this entry with `once` that raised."""
         self._counts: Counter[str] = Counter()
@@ -169,6 +169,8 @@ class Run(Uncopied):
             self.id = self._find_id()
             self._records = branch_of_run(self.id)
             self._lease = self._lease_of(RUNS + self.id)
+            if self._stops_waiting:
+                self._lease.stop_waiting()
             self._lease.__enter__()
             try:
                 self._handle.alone(self._begin)
@@ -196,6 +198,7 @@ class Run(Uncopied):
 
     def stop_waiting(self) -> None:
         """Make a thread that waits to enter the run raise LeaseHeld, within a second or so."""
+        self._stops_waiting = True  # first: the thread may be about to take another lease
         self._lease.stop_waiting()
 
     def _find_id(self) -> str:

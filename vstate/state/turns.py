@@ -138,11 +138,11 @@ class Turns:
             )
         began, warned = time.monotonic(), False
         while not self._taken(token):
+            warned = warned or _warned(began)
             other = self._current()
             if other is not None and other.acquire(timeout=_LOOK_AGAIN_SECONDS):
                 other.release()
             del other  # or this thread would keep a lost turn alive
-            warned = warned or _warned(began)
 
     async def _wait_in_line(self, token: Token) -> None:
         import asyncio  # late, for a quick `import vstate`: a program that awaits has imported it
