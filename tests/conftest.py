@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import signal
 import subprocess
@@ -40,6 +41,10 @@ atexit.register(warnings.simplefilter, "ignore", UncommittedWarning)
 # change the calls of a store from run to run, which many tests count.
 RANKS, graph._RANKS = graph._RANKS, (0, 0, 0)
 
+# The modules of the tests, and the frameworks that they import, stay until the end. No garbage collection
+# looks at their million objects: it is off while they are imported, and passes over them later.
+gc.disable()
+
 # A shell starts background processes with Ctrl-C ignored. Tests that interrupt a process need it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -57,6 +62,8 @@ def untracked_files() -> set[str]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
     """Fail a run that leaves new files in the repository."""
+    gc.freeze()
+    gc.enable()
     if hasattr(session.config, "workerinput"):  # a worker of pytest-xdist; the main process checks for all
         return (yield)
     before = untracked_files()

@@ -1,9 +1,13 @@
-"""The benchmarks run, on two cheap workloads. The figures do not matter here."""
+"""The commands of the benchmarks, which measure nothing here.
+
+Their imports take seconds, so only the tests have them.
+"""
 
 from __future__ import annotations
 
-import subprocess
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,33 +19,34 @@ TOP = Path(__file__).parent.parent
 pytest.importorskip("kvgit", reason="kvgit is not installed; it comes with the extra vstate[bench]")
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run Python at the top of the repository."""
-    return subprocess.run([sys.executable, *words], cwd=TOP, capture_output=True, text=True, timeout=500)
+@pytest.fixture
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """The command `python -m benchmarks`, with these words."""
+    from benchmarks.__main__ import main
 
-
-def test_options() -> None:
-    """--list prints each row once; some rows cannot replace the table of a page, and none is an error."""
-    script = """
-import sys
-from benchmarks.__main__ import main
-for options in (["--list"], ["--rows", "import", "--page", "absent.md"], ["--rows", "no such row"]):
-    sys.argv[1:] = options
-    try:
+    def run(*words: str) -> None:
+        monkeypatch.setattr(sys, "argv", ["benchmarks", *words])
         main()
-    except SystemExit as exit:
-        assert exit.code == 2
-"""
-    done = run("-c", script)
-    assert done.returncode == 0, done.stderr
-    names = done.stdout.splitlines()
+
+    return run
+
+
+def test_options(benchmarks: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    """--list prints each row once; some rows cannot replace the table of a page, and none is an error."""
+    benchmarks("--list")
+    names = capsys.readouterr().out.splitlines()
     assert len(names) == len(set(names)) >= 24
     assert "import vstate" in names
-    assert "leave out --rows or --page" in done.stderr
-    assert "'no such row'; --list shows them" in done.stderr
+    for words, told in (
+        (["--rows", "import", "--page", "absent.md"], "leave out --rows or --page"),
+        (["--rows", "no such row"], "'no such row'; --list shows them"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            benchmarks(*words)
+        assert told in capsys.readouterr().err
 
 
-def test_the_pages_show_the_measured_figures(tmp_path: Path) -> None:
+def test_the_pages_show_the_measured_figures(benchmarks: Callable[..., None], tmp_path: Path) -> None:
     """The README has the headlines of results.json, and docs/benchmarks.md has all of its rows."""
     pages = {
         tmp_path / page.name: page.read_text("utf-8")
@@ -51,8 +56,7 @@ def test_the_pages_show_the_measured_figures(tmp_path: Path) -> None:
         before, mark, after = text.partition("<!-- figures: ")
         which, _, rest = after.partition(" -->")
         copy.write_text(f"{before}{mark}{which} -->{rest[rest.index('<!-- /figures') :]}", "utf-8")
-    done = run("-m", "benchmarks", "--measured", *(f"--page={copy}" for copy in pages))
-    assert done.returncode == 0, done.stderr
+    benchmarks("--measured", *(f"--page={copy}" for copy in pages))
     again = "python -m benchmarks --measured --page README.md --page docs/benchmarks.md"
     for copy, text in pages.items():
         assert text.count("\n| ") > (6 if copy.name == "README.md" else 60)
@@ -61,7 +65,8 @@ def test_the_pages_show_the_measured_figures(tmp_path: Path) -> None:
 
 def test_the_page_of_delta_channels_shows_the_measured_figures() -> None:
     """The table of docs/integrations.md is the one of deltas.json."""
-    done = run("-c", "from benchmarks.deltas import *; print(table(json.loads(RESULTS.read_text('utf-8'))))")
-    assert done.returncode == 0, done.stderr
+    from benchmarks.deltas import RESULTS, table
+
     page = (TOP / "docs/integrations.md").read_text("utf-8")
-    assert f"<!-- deltas -->\n\n{done.stdout}\n<!-- /deltas -->" in page
+    made = table(json.loads(RESULTS.read_text("utf-8")))
+    assert f"<!-- deltas -->\n\n{made}\n\n<!-- /deltas -->" in page

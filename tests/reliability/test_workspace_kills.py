@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.timeout(LONGEST),
 ]
 
-FEWEST = 30
+FEWEST = 8
 """Steps of each verb."""
 
 

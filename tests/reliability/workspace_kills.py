@@ -1,9 +1,10 @@
 """Kill a process at each step by which it moves the files of a workspace: `python workspace_kills.py VERB
 ROUNDS SEED DIRECTORY`.
 
-A step is a call that Python tells its audit hooks, such as a rename. A child dies of SIGKILL before its n-th
-step, for each n. Then every file is as before or as after the move, or as the edit that was there; the next
-Workspace has the files where the branch is, and every edit. It prints the number of kills as JSON.
+A step is a COMMIT of the store, or a call that changes files, such as a rename, which Python tells its audit
+hooks. A child dies of SIGKILL before its n-th step, for each n. Then every file is as before or as after the
+move, or as the edit that was there; the next Workspace has the files where the branch is, and every edit. It
+prints the number of kills as JSON.
 """
 
 from __future__ import annotations
@@ -13,16 +14,23 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from folders import found_in, put
 
 from vstate import Disk, File, Versioned, Workspace
 
-STEPS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "os.utime", "os.chmod")
+CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "os.utime", "os.chmod")
+
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+"""The flags of an open that may change a file. After a kill before a read, the files are as before the next
+change.
+"""
 
 VERBS: dict[str, Callable[[Versioned], object]] = {
     "switch": lambda state: state.switch("side"),
@@ -59,22 +67,38 @@ def make(place: Path, rng: random.Random) -> None:
     state.close()
 
 
+class Told(Disk):
+    """A Disk that tells each of its COMMITs."""
+
+    committing: Callable[[], None] = staticmethod(lambda: None)
+
+    def _open(self, handle: Any) -> sqlite3.Connection:
+        connection = super()._open(handle)
+        connection.set_trace_callback(lambda statement: self.committing() if statement == "COMMIT" else None)
+        return connection
+
+
 def act(place: Path, verb: str, step: int) -> None:
     """Do the verb, and die before this step."""
-    state = Versioned(Disk(place / "store"))
+    disk = Told(place / "store")
+    state = Versioned(disk)
     Workspace(state, place / "files")
     if verb == "commit":
         put(place / "files", {"d0/f0": b"edit", "new/file": b"n", "gone/a": None})
     left = step
 
-    def hook(event: str, arguments: object) -> None:
+    def count() -> None:
         nonlocal left
-        if event in STEPS:
-            left -= 1
-            if left < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in CHANGES or (event == "open" and arguments[2] & WRITING):
+            count()
 
     sys.addaudithook(hook)
+    disk.committing = count
     VERBS[verb](state)
     os._exit(0)
 
