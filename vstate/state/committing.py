@@ -83,7 +83,7 @@ def commit_now(
         handle.hooks.run()
     for each in handle.companions:
         each.look()
-    if handle.at.open and (notes := handle.at.notes) is not None:
+    if handle.at.open and (notes := handle.at.open[0].notes) is not None:
         notes.open = False
     for key in keys or ():
         if key not in handle.at.table.slots and not handle.contains(key):
