@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -714,6 +715,33 @@ def test_a_workspace_with_await(tmp_path: Path) -> None:
         for each in (aio.Workspace, Workspace, Companion)
     )
     assert ours == (theirs - called | {"close"}) - {"directory"}
+
+
+def test_a_workspace_whose_entry_is_cancelled_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task is cancelled just as it opens: the state goes with no directory, and another try may enter."""
+    opened, cancelled, begin = threading.Event(), threading.Event(), Workspace.__init__
+
+    def begin_late(*args: Any, **options: Any) -> None:
+        begin(*args, **options)
+        opened.set()
+        assert cancelled.wait(60)
+
+    async def main() -> None:
+        async with aio.Versioned(Memory()) as state:
+            with monkeypatch.context() as patched:
+                patched.setattr(Workspace, "__init__", begin_late)
+                task = asyncio.create_task(aio.Workspace(state, tmp_path).__aenter__())
+                assert await asyncio.to_thread(opened.wait, 60)
+                task.cancel()
+                cancelled.set()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            async with aio.Workspace(state, tmp_path) as files:
+                assert not (await files.status()).added
+
+    asyncio.run(main())
 
 
 def test_a_git_repository_is_a_workspace(store: Memory, tmp_path: Path) -> None:

@@ -53,7 +53,12 @@ class Workspace:
         return self
 
     async def __aenter__(self) -> Self:
-        return await self
+        try:
+            return await self
+        except BaseException:
+            if self._workspace is not None:  # it was opened as the task was cancelled
+                await self.close()
+            raise
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
