@@ -51,7 +51,7 @@ class PostgresServer:
         self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
         self._owner: dict[str, Any] = {}
-        if hasattr(os, "geteuid") and os.geteuid() == 0:
+        if os.geteuid() == 0:
             import pwd
 
             nobody = pwd.getpwnam("nobody")

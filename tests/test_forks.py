@@ -33,10 +33,7 @@ from vstate.kv import Cache, Prefixed, Tiered
 from vstate.patterns import Journal
 from vstate.values import builders, definitions, pickling
 
-pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
-    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 
 
 SECONDS = 60
@@ -496,7 +493,6 @@ LISTED: dict[str, str] = {
     "kv/s3/bucket": RENEWED,
     "kv/servers": "of one call, and news of free places, made anew in a child",
     "managers/edits": OWN,
-    "managers/readable_file": "on Windows alone, which has no fork",
     "repo/objects": "compressors of one thread, which hold no lock",
     "repo/upkeep/inspection": OWN,
     "state/base": TOKEN,

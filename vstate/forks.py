@@ -96,5 +96,4 @@ def _forget_imports() -> None:
             sys.modules.pop(name, None)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(after_in_child=_in_child)

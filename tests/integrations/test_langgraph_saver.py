@@ -529,7 +529,6 @@ def put_supersteps(store: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system cannot kill a process")
 def test_each_write_of_a_superstep_that_was_killed_is_there(tmp_path: Path) -> None:
     """A process is killed in the middle of checkpoints and writes that land together, again and again."""
     chance = random.Random(3)
@@ -582,7 +581,6 @@ with Versioned(store).lease("worker", ttl=0.5) as lease:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system cannot stop a process")
 def test_a_worker_that_lost_its_turn_changes_nothing(tmp_path: Path) -> None:
     """A worker is stopped, another one takes the lease over, and the first gets LeaseLost from each write."""
     store = Disk(tmp_path / "s")

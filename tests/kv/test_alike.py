@@ -70,7 +70,6 @@ def test_a_closed_store_says_so(url: str) -> None:
             call()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 @pytest.mark.slow
 @on("disk", "cache", "redis", "postgres", "s3")

@@ -51,7 +51,6 @@ def test_the_next_commit_makes_a_checkpoint_that_was_missed(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_fork_and_a_kill_right_after_a_long_transaction(tmp_path: Path) -> None:
     """Parent and child both go on with the store. A killed process leaves its rows in the log."""
     with Disk(tmp_path) as disk:

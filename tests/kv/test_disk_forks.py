@@ -20,7 +20,6 @@ from vstate import Disk, StoreUnavailable
 from vstate.kv.disk import connections
 
 pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
     pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning"),
     pytest.mark.timeout(120),
 ]

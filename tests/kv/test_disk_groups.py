@@ -216,7 +216,6 @@ def test_a_thread_that_gives_up_knows_if_another_wrote_its_rows(
         other.close()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_a_child_does_not_write_for_its_parent(tmp_path: Path) -> None:
     """Rows that wait in the parent when it forks are not written by the child."""

@@ -23,7 +23,6 @@ from vstate.kv.disk.connections import usable_identity
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
     pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning"),
 ]
 

@@ -106,7 +106,6 @@ class Alarm(Exception):
     """A time limit."""
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no interval timers")
 def test_alarms_at_random_moments_cost_no_connection(
     bounded: KVStore, record_property: Callable[[str, object], None]
 ) -> None:

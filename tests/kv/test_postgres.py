@@ -36,7 +36,6 @@ from vstate.testing import KVStoreTests
 
 pytestmark = pytest.mark.slow
 
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 Start = Callable[..., PostgresServer]
 Sql = psycopg.Connection[Any]
@@ -550,7 +549,6 @@ def test_exclusively_lets_readers_and_vacuum_go_on(store: Postgres, postgres_tab
     assert store.get("key") == b"new"
 
 
-@needs_fork
 def test_the_child_of_a_killed_process_keeps_no_lock(postgres_dsn: str, postgres_table: str) -> None:
     """The process is killed in a transaction. Its child has no copy of the socket, so the server notices."""
 
@@ -578,7 +576,6 @@ def test_the_child_of_a_killed_process_keeps_no_lock(postgres_dsn: str, postgres
             os.kill(child, signal.SIGKILL)
 
 
-@needs_fork
 def test_a_child_that_is_forked_in_a_plan(store: Postgres) -> None:
     """It reads on a connection of its own, not in the transaction of its parent."""
     store.set("key", b"value")

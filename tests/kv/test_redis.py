@@ -27,7 +27,6 @@ SECRET = "open-sesame"
 
 Start = Callable[..., RedisServer]
 
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 redis_alone = pytest.mark.parametrize("start_redis", ["redis"], indirect=True)
 """For tests that take seconds, of a server that Valkey took over as it is."""
@@ -191,7 +190,6 @@ def test_a_lost_lock_begins_anew(store: Redis, redis_url: str, redis_prefix: str
     assert store.get("b") == b"between"
 
 
-@needs_fork
 def test_a_process_that_dies_with_the_lock(store: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others wait for the few seconds that its lock lasts, and no longer."""
     monkeypatch.setattr("vstate.kv.redis.transactions.LOCK_SECONDS", 1.5)
@@ -205,7 +203,6 @@ def test_a_process_that_dies_with_the_lock(store: Redis, monkeypatch: pytest.Mon
 # Listening
 
 
-@needs_fork
 def test_listening_across_a_fork(store: Redis) -> None:
     """A child that inherits a wait gets a connection of its own, and leaves its parent's alone."""
     with store.listening("a") as wait:

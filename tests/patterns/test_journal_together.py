@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -210,7 +209,6 @@ def test_a_thread_that_stops_takes_nobody_along(threads: ThreadPoolExecutor, aft
     assert [name for name, _ in journal.refresh()] == found
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_lands_nothing_of_its_parent(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
     """The calls that wait at a fork are those of the parent's threads: each lands once."""
     store = Disk(tmp_path / "s")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,7 @@ from soak import sized
 KILLS = sized(300, 4000)
 KILLS_BESIDE_A_SERVER = sized(12, 200)
 
-pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
-    pytest.mark.timeout(LONGEST),
-]
+pytestmark = pytest.mark.timeout(LONGEST)
 
 
 @pytest.mark.slow

@@ -14,10 +14,7 @@ from soak import sized
 
 SEEDS = sized(4, 25)
 
-pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
-    pytest.mark.timeout(LONGEST),
-]
+pytestmark = pytest.mark.timeout(LONGEST)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ HOW = ["once", "ever", "dies"]
 ERRORS = sized(["EIO"], ["EIO", "ENOSPC"])
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.timeout(LONGEST)
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("how", HOW)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -20,10 +19,7 @@ MASKS = sized([0xFF], [0xFF, *(1 << bit for bit in range(8))])
 REPAIRED = sized(5, 1)
 """Repair runs on every fifth of these bytes; in a soak on each."""
 
-pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
-    pytest.mark.timeout(LONGEST),
-]
+pytestmark = pytest.mark.timeout(LONGEST)
 
 
 @pytest.mark.parametrize("mask", MASKS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,7 @@ from soak import sized
 KILLS = sized(15, 1250)
 """For each of nine operations."""
 
-pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
-    pytest.mark.timeout(LONGEST),
-]
+pytestmark = pytest.mark.timeout(LONGEST)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

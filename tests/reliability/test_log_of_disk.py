@@ -43,7 +43,6 @@ def test_a_file_without_a_log_gets_one(tmp_path: Path) -> None:
         assert check_story(disk, every=1) == 4
 
 
-@pytest.mark.skipif(not hasattr(os, "O_DIRECTORY"), reason="this system syncs no directories")
 def test_nothing_is_written_while_the_log_cannot_be_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -18,11 +17,9 @@ SECONDS = sized(5, 1800)
 SECONDS_IN_THREADS = sized(3, 300)
 WRITERS = 3
 
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 pytestmark = pytest.mark.timeout(LONGEST)
 
 
-@needs_fork
 def test_processes_that_count(tmp_path: Path, record: Record) -> None:
     """Processes that `update` one key lose no increment, and each has its share of any commits in a row."""
     result = run_script("counting.py", PROCESSES, COMMITS, WINDOW, tmp_path)
@@ -33,7 +30,6 @@ def test_processes_that_count(tmp_path: Path, record: Record) -> None:
     record(commits=result["commits"], share=result["share"])
 
 
-@needs_fork
 def test_writers_beside_gc(tmp_path: Path, record: Record) -> None:
     """While a process collects garbage all the time, others find all their writes, and no reference dangles
     at the end.

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 from scripts import LONGEST, Record, run_script
 from soak import sized
 
-pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
-    pytest.mark.timeout(LONGEST),
-]
+pytestmark = pytest.mark.timeout(LONGEST)
 
 FEWEST = 8
 """Steps of each verb."""

@@ -9,7 +9,6 @@ there before `__exit__`, so its exception would leave a lock held. Python handle
 from __future__ import annotations
 
 import random
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -180,7 +179,6 @@ PROGRAM = """if True:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no interval timers")
 @pytest.mark.parametrize("kind", ["Memory", "Disk"])
 def test_signals_at_random_moments(kind: str, tmp_path: Path, record_property: Record) -> None:
     """Real signals, at any moment at all: nothing is lost, done twice, or left locked."""

@@ -415,7 +415,6 @@ def test_five_processes_and_one_critical_section(tmp_path: Path) -> None:
         assert fences == list(range(5 * rounds, 0, -1))
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system cannot stop a process")
 def test_a_stopped_holder(tmp_path: Path) -> None:
     """A holder that was stopped beyond its ttl has lost the lease, and its commit does not land."""
     process = start(HOLDER, tmp_path / "store", 0.5)
@@ -441,7 +440,6 @@ def test_a_stopped_holder(tmp_path: Path) -> None:
         process.communicate()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_fork_has_no_lease() -> None:
     """The child neither commits under its parent's lease nor gives it back. The parent goes on."""
     store = Memory()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import resource
 import stat
 import sys
 from collections.abc import Iterator
@@ -13,12 +15,6 @@ from typing import BinaryIO
 
 from vstate.backoff import Backoff
 from vstate.errors import AlreadyExists, InvalidInput, NotFound
-
-if sys.platform != "win32":
-    import fcntl
-    import resource
-else:
-    resource = None
 
 _PAUSE, _LONGEST_PAUSE = 0.001, 0.01  # seconds between two looks at a lock
 
@@ -37,12 +33,11 @@ def has_room(directory: str | os.PathLike[str], *files: str | os.PathLike[str]) 
 
     True too where the attempt fails for another reason: then something else is wrong than the room.
     """
-    if resource is not None:
-        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-        for file in files:
-            with suppress(OSError):
-                if limit not in (-1, resource.RLIM_INFINITY) and os.stat(file).st_size + _PROBE_BYTES > limit:
-                    return False
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    for file in files:
+        with suppress(OSError):
+            if limit not in (-1, resource.RLIM_INFINITY) and os.stat(file).st_size + _PROBE_BYTES > limit:
+                return False
     probe = os.path.join(directory, f".{os.urandom(8).hex()}")
     try:
         with open(probe, "xb") as made:
@@ -97,7 +92,7 @@ def _keep_permissions(descriptor: int, path: Path) -> None:
     except FileNotFoundError:
         return
     for owner, group in ((-1, old.st_gid), (old.st_uid, -1)):
-        if sys.platform != "win32" and (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+        if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
             with suppress(PermissionError):
                 os.fchown(descriptor, owner, group)
     os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
@@ -105,9 +100,9 @@ def _keep_permissions(descriptor: int, path: Path) -> None:
 
 def may_write(*paths: str) -> bool:
     """Whether this user may write to the files, and make files in the directories. A missing one may be
-    written. On Windows, which does not tell, all may.
+    written.
     """
-    for path in () if sys.platform == "win32" else paths:
+    for path in paths:
         may = os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
         if not may and os.path.exists(path):
             return False
@@ -137,7 +132,7 @@ def open_shared(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def _give_to_owner(path: str | os.PathLike[str]) -> None:
-    if sys.platform != "win32" and os.geteuid() == 0 and not os.stat(path).st_size:
+    if os.geteuid() == 0 and not os.stat(path).st_size:
         directory = os.stat(os.path.dirname(path) or ".")
         os.chown(path, directory.st_uid, directory.st_gid)
 
@@ -154,10 +149,7 @@ def make_directory(path: Path) -> None:
 
 @contextmanager
 def locked(descriptor: int, *, seconds: float | None = None) -> Iterator[None]:
-    """Hold the lock of an open file in the block, as `take_lock` takes it. Windows has no such lock."""
-    if sys.platform == "win32":
-        yield
-        return
+    """Hold the lock of an open file in the block, as `take_lock` takes it."""
     take_lock(descriptor, seconds=seconds)
     try:
         yield
@@ -185,13 +177,12 @@ def take_lock(descriptor: int, *, seconds: float | None = None) -> None:
 
 
 def sync_directory(path: str | os.PathLike[str]) -> None:
-    """Sync the names in a directory to the disk, where the system can open a directory. Raises OSError."""
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    """Sync the names in a directory to the disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 # Key files: a secret in a file that only its owner may read
@@ -206,7 +197,7 @@ def read_secret(path: AnyPath) -> bytes:
     name = os.path.expanduser(path)
     try:
         # Without O_NONBLOCK, opening a pipe would wait forever.
-        descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         raise NotFound(
             f"no key file {name}; make one with `vstate key new {name}`, and with --kind encryption if it "
@@ -220,7 +211,7 @@ def read_secret(path: AnyPath) -> bytes:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
             raise InvalidInput(f"{name} is not a file, so it holds no key; give the path of a key file")
-        if os.name == "posix" and mode & _OTHERS:
+        if mode & _OTHERS:
             raise InvalidInput(f"others than its owner may read the key file {name}: chmod 600 {name}")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(KEY_FILE_BYTES + 1)
@@ -234,9 +225,8 @@ def read_secret(path: AnyPath) -> bytes:
 def write_secret(path: AnyPath, data: bytes) -> None:
     """Write a secret durably into a new file that only its owner may read. Raises AlreadyExists."""
     name = os.path.expanduser(path)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     try:
-        descriptor = os.open(name, flags, 0o600)
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise AlreadyExists(
             f"{name} is there already, and an overwritten key is lost: choose another name", name=name

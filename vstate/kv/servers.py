@@ -230,12 +230,9 @@ class Pool(ABC, Generic[C]):
     def _is_quiet(self, connection: C) -> bool:
         """Whether the server said nothing unasked: mostly that it is going down, or that it is gone."""
         try:
-            descriptor = self.descriptor(connection)
-            if hasattr(select, "poll"):
-                poll = select.poll()
-                poll.register(descriptor, select.POLLIN)
-                return not poll.poll(0)
-            return not select.select([descriptor], [], [], 0)[0]
+            poll = select.poll()
+            poll.register(self.descriptor(connection), select.POLLIN)
+            return not poll.poll(0)
         except Exception:  # each driver has its own for a connection that is closed
             return False
 

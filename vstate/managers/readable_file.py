@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
-import threading
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -49,8 +46,6 @@ class ReadableFile:
         self._lock = lock
         self._prefix = prefix
         self._branch = branch
-        # The lock of a file keeps threads apart too. Windows has none; a thread's lock survives no fork.
-        self._threads = threading.Lock() if sys.platform == "win32" else nullcontext()
         self._commit: ObjectId | None = None
         self._parts: dict[str, bytes] = {}
 
@@ -66,7 +61,7 @@ class ReadableFile:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = open_shared(self._lock, os.O_RDWR)
         try:
-            with self._threads, locked(descriptor, seconds=PATIENCE):
+            with locked(descriptor, seconds=PATIENCE):
                 self._catch_up(repo)
                 replace_file(self._path, self._as_bytes(), durable=False)
         finally:

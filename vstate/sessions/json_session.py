@@ -226,7 +226,7 @@ def _parse(text: str) -> Any:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock for saves in a directory. On Windows, processes that save at once may lose modules."""
+    """Hold the lock for saves in a directory."""
     descriptor = open_shared(path, os.O_RDONLY)
     try:
         with locked(descriptor):

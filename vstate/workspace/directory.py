@@ -7,6 +7,7 @@ renames. So after a kill each file is as in one of these trees, or was edited; t
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -38,11 +39,6 @@ from vstate.values.file import File
 from vstate.workspace.index import Index, Sign, above, sign_of, split
 from vstate.workspace.paths import ASIDE, CONTROL, as_shown, fold, is_aside, refusal, to_name, to_path
 from vstate.workspace.scan import OPEN_DIRECTORY, Edit, Listings, Scan, read_file
-
-try:
-    import fcntl
-except ImportError:  # Windows, where no Workspace opens
-    pass
 
 _MOST_SECONDS = 60.0  # to wait for another holder of the directory
 _MOST_OPEN = 100  # directories
@@ -114,8 +110,6 @@ class Directory:
     progress: Callable[[int], object] = staticmethod(lambda count: None)
 
     def __init__(self, repo: Core, path: str | os.PathLike[str], prefix: str) -> None:
-        if os.rename not in os.supports_dir_fd:
-            raise InvalidInput("a Workspace needs an operating system like Linux or macOS")
         self.repo = repo
         self.path = os.path.abspath(path)
         self.prefix = prefix

@@ -18,8 +18,8 @@ from vstate.workspace.ignore import IGNORE_FILES, Rules
 from vstate.workspace.index import Index, Sign, above, sign_of
 from vstate.workspace.paths import CONTROL, is_aside, is_own, refusal, to_name
 
-OPEN_DIRECTORY: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
-_OPEN_FILE: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 
 _MOST_READS = 10  # of a file that a program writes meanwhile
 _DEEPEST = 200  # each directory on the way down is open

@@ -525,7 +525,7 @@ class Database:
     def _is_disk_full(self) -> bool:
         try:
             return os.statvfs(self.directory).f_bavail == 0
-        except (OSError, AttributeError):
+        except OSError:
             return False
 
 
