@@ -135,12 +135,16 @@ def test_a_thread_that_is_opened_cold_is_the_thread(steps: list[tuple[str, int, 
 
 
 def test_a_thread_that_is_opened_cold_reads_its_newest_checkpoint_alone() -> None:
-    """The first get reads little more than the value that it gives; a write to a cold thread reads less."""
+    """The first get reads little more than the value that it gives; a write to a cold thread reads less.
+
+    Some writes of each checkpoint came before it.
+    """
     store = Counting(Memory())
     chance, texts, config = random.Random(1), list[str](), named()
     with VstateSaver(store) as saver:
         for number in range(200):
             texts = [*texts, chance.randbytes(300).hex()]
+            saver.put_writes(named(id=f"{number:08}"), [("texts", "early")], "first task")
             config = step(saver, number, {"texts": texts}, config)
             saver.put_writes(config, [("texts", chance.randbytes(300).hex())], "task")
     store.lengths.clear()

@@ -66,13 +66,14 @@ class Thread:
     """The index of a thread's journal, or of its newest part. A reader holds the lock of the journal.
 
     The newest part alone raises Unread if a call needs more. So the record of a checkpoint tells what came
-    before it: whether it is `late`, after one with a greater id; whether writes of it came `early`; and for
-    which other checkpoints writes have come that are `awaited`.
+    before it: whether it is `late`, after one with a greater id; from which position on writes of it came
+    `early`; and which other checkpoints are `awaited` by writes, from which position on.
     """
 
     def __init__(self) -> None:
         self.heap = Heap()
-        self._is_part = False
+        self._start = 0
+        """The position of the first record."""
         self._saved: dict[str, dict[str, Saved | dict[str, Any]]] = {}
         """The checkpoints by namespace and id, as their fields until they are asked for: most never are."""
         self._newest: dict[str, str] = {}
@@ -81,8 +82,9 @@ class Thread:
         self._writes: dict[tuple[str, str], dict[tuple[str, int], Write]] = {}
         self._last: dict[tuple[str, str], tuple[Grown, bytes]] = {}
         """The bytes of the last value of each channel, to compare the next one with."""
-        self._early: set[tuple[str, str]] = set()
-        self._awaited: set[tuple[str, str]] = set()
+        self._early: dict[tuple[str, str], int] = {}
+        self._awaited: dict[tuple[str, str], int] = {}
+        """By checkpoint, the position of its first write that came before it."""
         self._planned: tuple[Record, dict[tuple[str, str], tuple[Grown, bytes]]] = ((), {})
         """The last record that `record` made, and the values in it. It may never land."""
 
@@ -95,7 +97,7 @@ class Thread:
 
     def begin(self, position: int) -> None:
         """Begin with the record at a position: those before are read only if they are needed."""
-        self.heap, self._is_part = Heap(position), True
+        self.heap, self._start = Heap(position), position
 
     def fill(self, position: int, records: Iterable[Record]) -> None:
         """Take the bytes of earlier records."""
@@ -108,6 +110,7 @@ class Thread:
     def add(self, record: Record) -> None:
         """Take the next record."""
         kind, fields, *grown = record
+        position = self.heap.end
         for _, data in grown:
             self.heap.add(data)
         if not grown:
@@ -122,22 +125,22 @@ class Thread:
                 if "late" not in fields:
                     self._newest[ns] = id
             if "early" in fields:
-                self._early.add((ns, id))
-            self._awaited = set(fields.get("awaited", ()))
+                self._early[ns, id] = fields["early"]
+            self._awaited = {(ns, id): position for ns, id, position in fields.get("awaited", ())}
             if record is self._planned[0]:
                 self._last |= self._planned[1]
         elif kind == WRITES:
             if "early" in fields:
-                self._awaited.add((fields["ns"], fields["id"]))
+                self._awaited.setdefault((fields["ns"], fields["id"]), position)
             writes = self._writes.setdefault((fields["ns"], fields["id"]), {})
             for place, channel, value in fields["writes"]:
                 key = fields["task"], place
                 if place < 0 or key not in writes:
                     writes[key] = Write(fields["path"], fields["task"], place, channel, value)
 
-    def require_whole(self) -> None:
-        """Raise Unread if this is the newest part alone."""
-        if self._is_part:
+    def require(self, position: int = 0) -> None:
+        """Raise Unread unless the records from this position on are here."""
+        if position < self._start:
             raise Unread
 
     # Reading
@@ -157,28 +160,26 @@ class Thread:
         id = id or self._newest.get(ns, "")
         found = own.get(id)
         if found is None and id <= self._newest.get(ns, id):  # none has a greater id than the newest
-            self.require_whole()
+            self.require()
         elif isinstance(found, dict):
             found = own[id] = _saved(found)
         return found
 
     def all(self, ns: str | None = None) -> list[Saved]:
         """The checkpoints of a namespace, or of all, the greatest id first."""
-        self.require_whole()
+        self.require()
         names = [(name, id) for name, own in self._saved.items() if ns is None or name == ns for id in own]
         found = [saved for name, id in names if (saved := self.find(name, id)) is not None]
         return sorted(found, key=lambda saved: saved.id, reverse=True)
 
     def writes(self, ns: str, id: str) -> list[Write]:
         """The pending writes of a checkpoint that is here, in the order in which LangGraph applies them."""
-        if (ns, id) in self._early:
-            self.require_whole()
+        self.require(self._early.get((ns, id), self._start))
         return sorted(self._writes.get((ns, id), {}).values(), key=lambda write: write[:3])
 
     def has_write(self, ns: str, id: str, task: str, place: int) -> bool:
         """Whether a checkpoint has a write of this place, which a second one must not replace."""
-        if (ns, id) in self._early:
-            self.require_whole()
+        self.require(self._early.get((ns, id), self._start))
         return place >= 0 and (task, place) in self._writes.get((ns, id), {})
 
     def ancestors(self, saved: Saved) -> Iterator[Saved]:
@@ -217,7 +218,7 @@ class Thread:
         the parent has in the same version. Parts of a value that an earlier version has are not stored again.
         """
         if id <= self._newest.get(ns, id):  # it is the first one, or late, or there already
-            self.require_whole()
+            self.require()
         known = self.find(ns, parent) if parent else None
         before = known or self.find(ns, None)
         olds = before.values if before else {}
@@ -245,8 +246,8 @@ class Thread:
         if id < self._newest.get(ns, ""):
             fields["late"] = True
         if (ns, id) in self._awaited or (ns, id) in self._writes:
-            fields["early"] = True
-        if awaited := self._awaited - {(ns, id)}:
+            fields["early"] = self._awaited.get((ns, id), 0)
+        if awaited := [(*key, position) for key, position in self._awaited.items() if key != (ns, id)]:
             fields["awaited"] = sorted(awaited)
         self._planned = (kind, fields, *added), new
         return [*pieces, self._planned[0]]
@@ -282,10 +283,10 @@ class Thread:
         """
         copy, records = Thread(), list[Record]()
         if onto is not None:
-            onto.require_whole()
+            onto.require()
             copy.heap, copy._newest = Heap(onto.heap.end), {**onto._newest}
             copy._writes = {key: {**own} for key, own in onto._writes.items()}
-            copy._awaited = {*onto._awaited}
+            copy._awaited = {**onto._awaited}
         copied = {**self._needed(kept, deltas), **{(saved.ns, saved.id): (saved, None) for saved in kept}}
         for key, (saved, of) in sorted(copied.items(), key=lambda each: each[1][0].id):
             kind = CHECKPOINT if of is None else LINK

@@ -34,6 +34,7 @@ from vstate.readers.threads import CHECKPOINT, Pair, Record, Saved, Thread, Valu
 from vstate.repo.core import Guard
 from vstate.repo.rules.labels import Label
 from vstate.state.tracking import IMMUTABLE
+from vstate.values.growth import read_each
 from vstate.values.pickling import loads
 
 _T = TypeVar("_T")
@@ -332,7 +333,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
 
         def find(thread: _Thread) -> tuple[dict[str, list[Write]], dict[str, Pair]]:
             writes: dict[str, list[Write]] = {channel: [] for channel in channels}
-            seeds: dict[str, Pair] = {}
+            seeds: dict[str, Value] = {}
             saved = thread.find(ns, id)
             for before in thread.ancestors(saved) if saved else ():
                 wanted = writes.keys() - seeds.keys()
@@ -342,8 +343,8 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
                     if write.channel in wanted:
                         writes[write.channel].append(write)
                 for channel in wanted & before.values.keys():
-                    seeds[channel] = thread.pair(before.values[channel])
-            return writes, seeds
+                    seeds[channel] = before.values[channel]
+            return writes, read_each(lambda channel: thread.pair(seeds[channel]), seeds)
 
         load = self.serde.loads_typed
         writes, seeds = journal.find(find)
@@ -365,12 +366,14 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         self._opening.know(branch, saved.ns, saved.id)
         # Only the outcome of LangGraph's own serializer is known to depend on the bytes alone.
         may_copy = type(self.serde) is JsonPlusSerializer
-        values: dict[str, Any] = {}
-        for channel, value in saved.values.items():
+
+        def load(channel: str) -> Any:
+            value = saved.values[channel]
             if may_copy and value.grown.length >= _SHORTEST:
-                values[channel] = thread.loaded(saved, channel, self.serde)
-            else:
-                values[channel] = self.serde.loads_typed((value.form, thread.heap.value(value.grown)))
+                return thread.loaded(saved, channel, self.serde)
+            return self.serde.loads_typed(thread.pair(value))
+
+        values = read_each(load, saved.values)
         checkpoint = self.serde.loads_typed(saved.checkpoint)
         checkpoint["channel_values"] = values
         return CheckpointTuple(
