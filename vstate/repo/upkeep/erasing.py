@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from itertools import chain, takewhile
@@ -284,15 +284,9 @@ class Rewrite:
         self.new[commit.oid] = commit.oid
         if self.is_dry:
             return
-        again = Commit(
-            root=self._tree(commit.root, changes, made),
-            parent_ids=tuple(self.new.get(oid, oid) for oid in commit.parent_ids),
-            time=commit.time,
-            order=commit.order,
-            message=commit.message,
-            info=commit.info,
-            events=events,
-        )
+        root = self._tree(commit.root, changes, made)
+        parents = tuple(self.new.get(oid, oid) for oid in commit.parent_ids)
+        again = replace(commit, root=root, parent_ids=parents, events=events, signature=None)
         if commit.signature is not None:
             again = self.room.security.signed(again)
         self.new[commit.oid] = again.oid

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import chain, islice, takewhile
 
@@ -195,27 +196,12 @@ def squash(repo: Core, branch: str, keep: int, *, message: str, seen: Commit | N
         for commit in chain:
             repo.require_trusted(commit)
         if not is_short:
-            chain[-1] = Commit(
-                root=last.root,
-                parent_ids=(),
-                time=last.time,
-                order=last.order,
-                message=message or f"Squash the history up to {last.short}",
-                info={SQUASHED: last.id},
-                events=(),
-            )
+            text = message or f"Squash the history up to {last.short}"
+            chain[-1] = replace(last, message=text, info={SQUASHED: last.id}, events=())
         made: list[Commit] = []
         for commit in reversed(chain):
-            again = Commit(
-                root=commit.root,
-                parent_ids=tuple(before.oid for before in made[-1:]),
-                time=commit.time,
-                order=commit.order,
-                message=commit.message,
-                info=commit.info,
-                events=commit.events,
-            )
-            signed = repo.security.signed(again)
+            parents = tuple(before.oid for before in made[-1:])
+            signed = repo.security.signed(replace(commit, parent_ids=parents, signature=None))
             made.append(Commit.decode(signed.oid, signed.body))  # so that its events name it
         action = f"squash: all but {keep}" if keep else "squash"
         if repo.publish(branch, made, {}, [], expected=head.oid, action=action, needs=[last.oid]):
