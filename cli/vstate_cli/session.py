@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 import shlex
@@ -17,7 +18,7 @@ from vstate.errors import DetachedHead, InvalidInput, NotFound, VStateError
 from vstate.objects.commit import Commit
 from vstate.readers.shown import Shown
 from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS
-from vstate.repo.names.revisions import REV_AND_KEY
+from vstate.repo.names.revisions import NAMES_LISTED, REV_AND_KEY
 from vstate.repo.repository import Repository
 from vstate.similar import similar
 from vstate.values.entry import Entry
@@ -65,6 +66,10 @@ class Session:
         else:
             self.out.json(document)
 
+    def tell(self, report: Any) -> None:
+        """Print a report: a dataclass with `lines`."""
+        self.answer(dataclasses.asdict(report), ([safe(line)] for line in report.lines()))
+
     def summary(self, commit: Commit) -> Line:
         """The abbreviated id of a commit, and its subject as its reader gives it."""
         return commits.summary(self.shown.resolve(commit.oid))
@@ -86,12 +91,13 @@ class Session:
 
     def resolve_or_head(self, rev: str) -> tuple[Commit, VStateError | None]:
         """The commit that `rev` names; else HEAD's commit, and the error that says why `rev` names none."""
+        repo = self.repo  # if there is no store, this raises
         try:
-            return self.repo.resolve(rev), None
+            return repo.resolve(rev), None
         except (NotFound, InvalidInput) as error:
             reason = error
         try:
-            return self.repo.resolve(HEAD), reason
+            return repo.resolve(HEAD), reason
         except NotFound as unborn:
             raise NotFound(f"{reason}; {unborn}", name=rev) from None
 
@@ -152,11 +158,16 @@ class Session:
         """
         # Another message explains why a well-formed revision names no commit.
         plain = f"no revision {word!r}"
-        if not isinstance(error, NotFound) or error.message.partition("; did you mean")[0] != plain:
+        if not isinstance(error, NotFound) or error.message.partition("; did you mean")[0] not in (
+            plain,
+            plain + NAMES_LISTED,
+        ):
             return error
         keys = [f"{name} (key)" for name in self.similar_keys(commit, word)]
         refs = [f"{name} (revision)" for name in error.candidates]
         message = f"{word!r} is neither a revision nor a key of HEAD"
+        if not (keys or refs):
+            message += "; `vstate branch`, `vstate tag` and `vstate ls` list the names"
         return NotFound(message, name=word, candidates=[*keys, *refs])
 
     def is_read(self, commit: Commit) -> bool:

@@ -180,6 +180,7 @@ def test_memories_come_back_with_the_commit_that_changed_them() -> None:
     state.merge("other")
     merged = transcripts.plain(tools.recall("tea"))
     assert re.fullmatch("ann/tea <id> white .* / white tea / bob <id> no more .* / likes tea no more", merged)
+    assert tools.recall("memories") == "nothing"
     assert tools.recall(limit=1).endswith("ask for a longer name, or for other words\n")
     assert [commit.message for commit in state.log() if "remember" in commit.message] == [
         "remember bob",

@@ -49,6 +49,7 @@ def test_stores_that_cannot_be(rows, vstate, store, tmp_path, monkeypatch):
         log -> [1] vstate: no store and no .vstate directory in TMP or above it; name a store with ...
             ...or set VSTATE_STORE
         log -s nowhere -> [1] vstate: no store at TMP/nowhere; check the path...
+        show -s nowhere plan -> [1] vstate: no store at TMP/nowhere; check the path, or ...with --store PATH
         -s '' log -> [1] vstate: the path of the store is empty...
         log -s memory: -> [1] vstate: a memory: store ends with the process that made it...
         log -s nosuch://host/secret -> [1] vstate: no store has the scheme 'nosuch'...
@@ -118,6 +119,8 @@ def test_an_empty_store(rows, empty):
         ("show HEAD~99:plan", " is the first commit"),
         ("show plam", "'plam' is neither a revision nor a key of HEAD; did you mean: plan (key)"),
         ("show note", "notes/a (key)"),
+        ("show zzzz", "HEAD; `vstate branch`, `vstate tag` and `vstate ls` list the names"),
+        ("log zzzz", "no revision 'zzzz'; `vstate branch` and `vstate tag` list the names"),
         ("show HEAD notes/bb", "did you mean: notes/b"),
         ("show HEAD old", "no key 'old' at "),
         ("diff v1~1 v1", "is the first commit"),

@@ -31,7 +31,7 @@ SESSIONS = {
         log --oneline -> <id> (HEAD -> main) more +1 ... (tag: v1) start +4
     """,
     "gc names the branch that shares the history to cut off, and so keeps it": """
-        gc --keep-last 3 main -> ... / kept the history that what-if shares; to cut it, name that branch too
+        gc --keep-last 3 main -> ... / kept history that is shared; to cut it too, name what-if as well
             / 16 objects in use
         gc --keep-last 1 main what-if -> ... / removed the history behind 2 commits / 9 objects in use
         log --oneline -> <id> (HEAD -> main) more +5 (commits removed)

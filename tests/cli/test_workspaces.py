@@ -168,7 +168,7 @@ def test_workspaces_that_are_not_here_are_named_only(place: Path, vstate: Any) -
     place.rename(place.parent / "moved")
     assert [each["here"] for each in vstate.json("files")] == [False, False, True]
     assert vstate.run("undo").stderr == ""
-    assert "0 directories here" in vstate.fails("files", "restore", "HEAD")
+    assert "0 of the directories here" in vstate.fails("files", "restore", "HEAD")
 
 
 def test_fsck_finds_a_damaged_row_of_a_workspace(place: Path, vstate: Any) -> None:

@@ -782,6 +782,8 @@ def test_remotes_are_listed(tmp_path: Path) -> None:
     assert first.startswith("the remote origin (")
     assert "last in sync 2" in first
     assert second.endswith("never in sync")
+    state.repo.gc(keep_reflog="0")
+    assert state.erase("a", dry_run=True).beyond[0].endswith("in sync before the reflog begins")
     assert "backups" in others
 
 

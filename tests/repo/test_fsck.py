@@ -157,7 +157,7 @@ def test_damage_that_many_commits_share_is_told_for_each() -> None:
     assert len(report.lost) == LISTED
     assert [item.commit for item in report.lost] == [commit.id for commit in state.log(limit=LISTED)]
     assert {(item.ref, item.key) for item in report.lost} == {("heads/main", "old")}
-    assert "\nlost: and 50 more\n" in str(report)
+    assert "\n  … 950 more (--json lists more)\n" in str(report)
 
 
 def test_quick_sees_that_blobs_are_missing_but_not_what_they_hold(filled: Mapping[str, bytes]) -> None:

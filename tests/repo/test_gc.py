@@ -34,6 +34,7 @@ from vstate.repo.objects import TRASH
 from vstate.repo.upkeep import gc
 from vstate.testing import Faulty
 from vstate.values.entry import decode_value
+from vstate.values.inspection import size_text
 
 
 def age_reflog(store: KVStore, days: float) -> None:
@@ -535,7 +536,7 @@ def test_gc_gives_the_room_back(tmp_path: Path, front: Callable[[Disk], KVStore]
         report = state.repo.gc(**CUT)
         assert report.size_before is not None
         assert report.size_after == disk.size() < 1_500_000 < 4_800_000 < report.size_before
-        assert f"take {report.size_after:,}" in str(report)
+        assert f"take {size_text(report.size_after)}" in str(report)
         assert list(disk.check()) == []
         before = state["blob"]
         _fill(state, 2)

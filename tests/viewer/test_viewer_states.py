@@ -327,6 +327,17 @@ def test_a_part_has_its_own_life_and_blame(look: Look, viewer: Viewer) -> None:
     page.get_by_role("tab", name="Diff", selected=True).wait_for()
 
 
+def test_a_long_message_leaves_room_for_the_versions_of_a_value(look: Look, tmp_path: Path) -> None:
+    """In the life of a key, the column of the values is as wide as that of a message without spaces."""
+    with Versioned(tmp_path / "store") as state:
+        state["text"] = "words " * 20
+        state.commit("read('/" + "long/" * 50 + "')")
+    with viewing(tmp_path / "store") as viewer:
+        box = look(viewer, "key=text&tab=life").locator(".life-text").bounding_box()
+        assert box is not None
+        assert box["width"] > 200
+
+
 def test_a_fork_leaves_the_page_where_it_is(look: Look, writer: Viewer) -> None:
     """After a fork or a tag, the page shows the same commit, with its new name."""
     page = look(writer, "rev=v1", refused=True)

@@ -11,7 +11,6 @@ from typing import Any, Final
 from vstate.errors import CorruptObject, VStateError
 from vstate.objects import tree
 from vstate.objects.commit import Commit
-from vstate.plural import counted
 from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
 from vstate.repo.rules.signing import PublicKey, check
@@ -113,7 +112,7 @@ def signature(commit: Commit) -> Answer:
 def _gc(repo: Repository, progress: UpkeepProgress) -> Answer:
     """What `gc` would remove."""
     report = Repository(Trial(repo.store)).gc(dry_run=True, progress=progress)
-    return asdict(report) | {"text": str(report)}
+    return asdict(report) | {"text": "; ".join(report.lines())}
 
 
 def _fsck(repo: Repository, progress: UpkeepProgress) -> Answer:
@@ -121,10 +120,9 @@ def _fsck(repo: Repository, progress: UpkeepProgress) -> Answer:
     report = repo.fsck(progress=progress)
     damage = [str(each) for each in islice(report.damage, _SHOWN_DAMAGE)]
     lost = [str(each) for each in islice(report.lost, _SHOWN_DAMAGE)]
-    text = "nothing is damaged" if report.ok else f"{counted(report.damaged, 'object')} damaged"
     return {
         "ok": report.ok,
-        "text": f"{text}: {report.summary()}",
+        "text": report.summary(),
         "damage": damage,
         "lost": lost,
         "damaged": report.damaged,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from contextlib import nullcontext
 from functools import partial
@@ -11,7 +10,7 @@ import click
 
 from vstate.repo.rules.security import Security
 from vstate_cli.commands.bisect import Condition
-from vstate_cli.output import Line, safe
+from vstate_cli.output import safe
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import BRANCH, KEY
 from vstate_cli.workspaces import moving_files
@@ -81,12 +80,12 @@ def erase(
         progress=session.out.progress,
     )
     if not (dry_run or yes):
-        session.out.aside(map(_line, run(dry_run=True).lines()))
+        session.out.aside([safe(line)] for line in run(dry_run=True).lines())
         _confirm(session)
     every = all_branches or bool(branches)
     with nullcontext() if dry_run else moving_files(session.repo, session.out, "erase", every=every):
         report = run(dry_run=dry_run)
-    session.answer(dataclasses.asdict(report), map(_line, report.lines()))
+    session.tell(report)
 
 
 def _confirm(session: Session) -> None:
@@ -96,7 +95,3 @@ def _confirm(session: Session) -> None:
     session.out.flush()
     if click.prompt("Type erase to go on", err=True, default="", show_default=False) != "erase":
         raise click.Abort
-
-
-def _line(text: str) -> Line:
-    return [safe(text)]

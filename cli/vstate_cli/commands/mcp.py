@@ -247,7 +247,10 @@ class Tools:
             shown = dict[str, str]()
             for key, entry in repo.entries(head.root, MEMORIES + name):
                 value = repo.inspect(key, entry.raw)
-                if isinstance(value, str) and text.casefold() in f"{key}\n{value}".casefold():
+                if (
+                    isinstance(value, str)
+                    and text.casefold() in f"{key[len(MEMORIES) :]}\n{value}".casefold()
+                ):
                     shown[key] = value
                 if len(shown) > most:
                     break

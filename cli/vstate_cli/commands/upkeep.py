@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -13,15 +12,11 @@ from vstate.errors import NotFound, StorageError
 from vstate.plural import counted
 from vstate.repo.names.dates import shown_ttl
 from vstate.repo.rules.keeps import Keep
-from vstate.repo.upkeep.damage import Damage, Lost
 from vstate.repo.upkeep.fsck import FsckReport
-from vstate.repo.upkeep.gc import GRACE, KEEP_REFLOG, GcReport
-from vstate.values.inspection import size_text
+from vstate.repo.upkeep.gc import GRACE, KEEP_REFLOG
 from vstate_cli.output import Line, safe
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import BRANCH, Count
-
-_MOST_SHOWN = 100  # damages, and losses; --json lists a thousand of each
 
 
 @command(
@@ -103,33 +98,7 @@ def gc(
         dry_run=dry_run,
         progress=session.out.progress,
     )
-    session.answer(dataclasses.asdict(report), _gc_lines(report))
-
-
-def _gc_lines(report: GcReport) -> Iterator[Line]:
-    removed = "would remove" if report.dry_run else "removed"
-    yield [f"{removed} {counted(report.removed, 'object')}, {size_text(report.removed_bytes)}"]
-    for part in report.garbage:
-        yield [f"  {counted(part.objects, 'object')}, {size_text(part.bytes)}: {part.reason}"]
-    if report.size_before is not None and report.size_after is not None:
-        yield [f"the files took {size_text(report.size_before)} and take {size_text(report.size_after)}"]
-    if report.expired:
-        branches = "the idle branch" if len(report.expired) == 1 else "the idle branches"
-        yield [f"{removed} {branches} {safe(', '.join(report.expired))}"]
-    if report.reflog_lines:
-        yield [f"{removed} {counted(report.reflog_lines, 'reflog line')}"]
-    if report.shallow:
-        yield [f"{removed} the history behind {counted(report.shallow, 'commit')}"]
-    if report.kept_by:
-        names = safe(", ".join(report.kept_by))
-        yield [f"kept the history that {names} shares; to cut it, name that branch too"]
-    if report.waiting:
-        objects = counted(report.waiting, "object")
-        yield [f"{objects} must wait for the grace period; run vstate gc again after it"]
-    if report.rooms_left != 0:
-        left = "some" if report.rooms_left is None else f"some {report.rooms_left:,}"
-        yield [f"{counted(report.rooms, 'room')} done, {left} left; run it again to go on"]
-    yield [(f"{counted(report.live, 'object')} in use", "dim")]
+    session.tell(report)
 
 
 @command(
@@ -223,43 +192,9 @@ def fsck(session: Session, repair: bool, quick: bool) -> None:
     keep the older part. Damaged objects are set aside; storing the same values again heals them.
     """
     report = session.repo.fsck(full=not quick, repair=repair, progress=session.out.progress)
-    session.answer(dataclasses.asdict(report), _fsck_lines(report))
+    session.tell(report)
     if not report.ok:
         raise StorageError(_advice(report, session.repo.store.location, repair))
-
-
-def _fsck_lines(report: FsckReport) -> Iterator[Line]:
-    yield [safe(report.summary())]
-    yield from _listed("damaged", [_damage(damage) for damage in report.damage], report.damaged)
-    yield from _listed("lost", [_lost(lost) for lost in report.lost], report.lost_in_all)
-    yield from _listed("repaired", report.repaired, len(report.repaired))
-    yield from _listed("not repaired", report.left, len(report.left))
-    yield from _listed("with --repair", report.plan, len(report.plan))
-
-
-def _listed(title: str, items: Sequence[str], count: int) -> Iterator[Line]:
-    if not items:
-        return
-    yield [(f"{title}:", "bold")]
-    for text in items[:_MOST_SHOWN]:
-        yield ["  ", safe(text)]
-    if count > _MOST_SHOWN:
-        more = " (--json lists more)" if len(items) > _MOST_SHOWN else ""
-        yield [(f"  … {count - _MOST_SHOWN:,} more{more}", "dim")]
-
-
-def _damage(damage: Damage) -> str:
-    notes = []
-    if damage.readable:
-        notes.append("no value is lost")
-    if damage.known:
-        notes.append("known from an earlier repair")
-    return f"{damage}" + (f" ({'; '.join(notes)})" if notes else "")
-
-
-def _lost(lost: Lost) -> str:
-    loss = lost.what if lost.key is None else f"the value of {lost.key!r}"
-    return f"{lost.ref} {lost.commit[:10]}  {loss}"
 
 
 def _advice(report: FsckReport, location: str, repaired: bool) -> str:

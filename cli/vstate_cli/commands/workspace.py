@@ -104,7 +104,7 @@ def _restore(session: Session, rev: str, paths: tuple[str, ...], force: bool, di
     rows = at_head(repo, _rows(session, directory))
     if len(rows) != 1:
         raise NotFound(
-            f"there are {len(rows)} directories here with the files of HEAD's branch; `vstate files` lists "
+            f"{len(rows)} of the directories here go with HEAD's branch; `vstate files` lists "
             "all, and --directory DIR names one",
             name=directory or "",
         )

@@ -36,6 +36,7 @@ _MOVES_OR_TIME = re.compile(r"(?P<name>.*?)@\{(?P<where>.*)\}", re.DOTALL)
 _MAX_STEPS = 10**9
 _KINDS = {HEADS: "a branch", TAGS: "a tag", REMOTES: "a branch of a remote"}
 
+NAMES_LISTED = "; `vstate branch` and `vstate tag` list the names"
 REV_AND_KEY = re.compile(r"((?:@\{[^}]*\}|[^:@]|@(?!\{))*):(.*)", re.DOTALL)
 """`REV:KEY`. A time in braces may have colons."""
 
@@ -137,7 +138,9 @@ class Revisions:
         hint = "; a commit id needs at least 4 digits" if re.fullmatch(r"[0-9a-f]{1,3}", lower) else ""
         if _is_time(name):
             hint, known = f"; for a branch at that time, write {head.branch or 'main'}@{{{name}}}", []
-        raise NotFound(f"no revision {asked!r}{hint}", name=asked, candidates=similar(name, known))
+        near = similar(name, known)
+        hint = hint or ("" if near else NAMES_LISTED)
+        raise NotFound(f"no revision {asked!r}{hint}", name=asked, candidates=near)
 
     def _unborn(self, where: str) -> str:
         """The message for a branch without a commit."""

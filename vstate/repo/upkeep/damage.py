@@ -44,7 +44,9 @@ class Damage:
     known: bool = False
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.id}: {self.reason}" if self.id else self.reason
+        notes = ["no value is lost"] * self.readable + ["known from an earlier repair"] * self.known
+        what = f"{self.kind} {self.id}: {self.reason}" if self.id else self.reason
+        return what + (f" ({'; '.join(notes)})" if notes else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,8 @@ class Lost:
     what: str = ""
 
     def __str__(self) -> str:
-        return f"{self.ref} {self.commit[:10]}: {self.what if self.key is None else repr(self.key)}"
+        loss = self.what if self.key is None else f"the value of {self.key!r}"
+        return f"{self.ref} {self.commit[:10]}  {loss}"
 
 
 class Loss:

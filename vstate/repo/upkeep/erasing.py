@@ -469,9 +469,10 @@ def _copies(repo: Core, work: Sequence[Rewrite]) -> Iterator[str]:
 def _remotes(repo: Core) -> Iterator[str]:
     """The remotes of the store, with the time of the last exchange; the server of the store."""
     for name, url in Remotes(repo.store).list().items():
-        refs = (f"{REMOTES}{name}/{branch}" for branch in repo.refs.names(f"{REMOTES}{name}/"))
+        refs = [f"{REMOTES}{name}/{branch}" for branch in repo.refs.names(f"{REMOTES}{name}/")]
         last = [line.time for ref in refs if (line := next(repo.refs.reflog(ref), None)) is not None]
-        when = f"last in sync {max(last):%Y-%m-%d %H:%M} UTC" if last else "never in sync"
+        when = "in sync before the reflog begins" if refs else "never in sync"
+        when = f"last in sync {max(last):%Y-%m-%d %H:%M} UTC" if last else when
         yield f"the remote {name} ({url}), {when}"
     if repo.store.remote:
         yield f"the logs, replicas and snapshots of the server of {repo.store.location}"

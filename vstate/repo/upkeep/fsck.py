@@ -24,6 +24,7 @@ from vstate.repo.upkeep.repair import Plan, Step, named
 from vstate.repo.upkeep.salvage import Row, Salvage
 
 _ATTEMPTS = 3
+_MOST_SHOWN = 100  # damages, and losses; the report has a thousand of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +60,23 @@ class FsckReport:
     seconds: float
 
     def __str__(self) -> str:
-        lines = [self.summary()]
+        return "\n".join(self.lines())
+
+    def lines(self) -> Iterator[str]:
+        """The report for people, line by line."""
+        yield self.summary()
         for title, items, count in (
-            ("damage", self.damage, self.damaged),
+            ("damaged", self.damage, self.damaged),
             ("lost", self.lost, self.lost_in_all),
             ("repaired", self.repaired, len(self.repaired)),
-            ("left", self.left, len(self.left)),
-            ("with repair", self.plan, len(self.plan)),
+            ("not repaired", self.left, len(self.left)),
+            ("with --repair", self.plan, len(self.plan)),
         ):
-            lines += [f"{title}: {item}" for item in items]
-            if count > len(items):
-                lines.append(f"{title}: and {count - len(items):,} more")
-        return "\n".join(lines)
+            yield from [f"{title}:"] * (count > 0)
+            yield from (f"  {item}" for item in items[:_MOST_SHOWN])
+            if count > _MOST_SHOWN:
+                more = " (--json lists more)" if len(items) > _MOST_SHOWN else ""
+                yield f"  … {count - _MOST_SHOWN:,} more{more}"
 
     def summary(self) -> str:
         """In one line: the extent of the check, and its result."""

@@ -32,6 +32,7 @@ from vstate.repo.upkeep.metadata import object_id
 from vstate.repo.upkeep.reach import Marks, Reach, UpkeepProgress, notes_on_lost
 from vstate.repo.upkeep.shortening import Cut
 from vstate.repo.walk import BATCH
+from vstate.values.inspection import size_text
 
 KEEP_REFLOG = "30d"
 GRACE = "1h"
@@ -62,7 +63,7 @@ class Garbage:
     bytes: int
 
     def __str__(self) -> str:
-        return f"{counted(self.objects, 'object')} of {counted(self.bytes, 'byte')}: {self.reason}"
+        return f"{counted(self.objects, 'object')}, {size_text(self.bytes)}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,26 +97,30 @@ class GcReport:
     garbage: tuple[Garbage, ...] = ()
 
     def __str__(self) -> str:
-        would = "would remove" if self.dry_run else "removed"
-        parts = [f"{would} {counted(self.removed, 'object')} of {counted(self.removed_bytes, 'byte')}"]
-        if self.garbage:
-            parts[0] += f" ({'; '.join(map(str, self.garbage))})"
+        return "\n".join([*self.lines(), f"({self.seconds:.2f} s)"])
+
+    def lines(self) -> Iterator[str]:
+        """The report for people, line by line."""
+        removed = "would remove" if self.dry_run else "removed"
+        yield f"{removed} {counted(self.removed, 'object')}, {size_text(self.removed_bytes)}"
+        yield from (f"  {part}" for part in self.garbage)
+        if self.size_before is not None and self.size_after is not None:
+            yield f"the files took {size_text(self.size_before)} and take {size_text(self.size_after)}"
         if self.expired:
-            parts.append(f"{counted(len(self.expired), 'branch')} that were idle")
+            branches = "the idle branch" if len(self.expired) == 1 else "the idle branches"
+            yield f"{removed} {branches} {', '.join(self.expired)}"
         if self.reflog_lines:
-            parts.append(f"{self.reflog_lines:,} reflog lines")
+            yield f"{removed} {counted(self.reflog_lines, 'reflog line')}"
         if self.shallow:
-            parts.append(f"shortened the history behind {counted(self.shallow, 'commit')}")
+            yield f"{removed} the history behind {counted(self.shallow, 'commit')}"
         if self.kept_by:
-            parts.append(f"{', '.join(self.kept_by)} kept history that they share")
+            yield f"kept history that is shared; to cut it too, name {', '.join(self.kept_by)} as well"
         if self.waiting:
-            parts.append(f"{self.waiting:,} wait for the grace period to end")
+            yield f"{counted(self.waiting, 'object')} must wait for the grace period: run gc again after it"
         if self.rooms_left != 0:
             left = "some" if self.rooms_left is None else f"some {self.rooms_left:,}"
-            parts.append(f"{counted(self.rooms, 'room')} done, {left} left")
-        if self.size_before is not None and self.size_after is not None:
-            parts.append(f"the files took {self.size_before:,} bytes and take {self.size_after:,}")
-        return f"{', '.join(parts)}; {counted(self.live, 'object')} in use ({self.seconds:.2f} s)"
+            yield f"{counted(self.rooms, 'room')} done, {left} left: run it again to go on"
+        yield f"{counted(self.live, 'object')} in use"
 
 
 def collect(

@@ -54,12 +54,12 @@ export function Health() {
     <div class="jobs"><${Job} name="gc" label="What would gc free?" note="removes nothing" /><${Job} name="fsck" label="Check every object" note="reads the whole store, and repairs nothing" /></div>
     ${!data && !error && html`<p class="empty" role="status">Adding up the sizes …</p>`}
     ${data && html`
-      <p class="facts"><span>${keysOf(data)} at HEAD</span><span>${sizeText(data.bytes)}, before compression</span><span>${grouped(data.branch_count)} branches</span>${data.damaged ? html`<span class="is-bad">${counted(data.damaged, "branch", "branches")} cannot be read: check every object</span>` : null}</p>
+      <p class="facts"><span>${keysOf(data)} at HEAD</span><span>${sizeText(data.bytes)}, before compression</span><span>${counted(data.branch_count, "branch", "branches")}</span>${data.damaged ? html`<span class="is-bad">${counted(data.damaged, "branch", "branches")} cannot be read: check every object</span>` : null}</p>
       <div class="columns">
         <section><h3>Largest keys</h3><${Sizes} label="key" rows=${data.largest.slice(0, 20).map((row) => ({ name: row.key, bytes: row.bytes, href: hrefOf({ key: row.key, page: "", path: "", tab: "" }) }))} /></section>
         <section><h3>Branches</h3><${Sizes} label="branch" rows=${data.branches.slice(0, 20).map((row) => ({ name: row.name, bytes: row.bytes, note: `${keysOf(row)}, ${timeText(row.time)}`, href: hrefOf({ branch: row.name, page: "", rev: "", pane: "commits" }) }))}
-          total=${data.left_out ? html`<p class="is-dim">${data.left_out} branches were left out: they take long to add up</p>` : null} /></section>
-        <section><h3>Signatures</h3><p class="is-dim">of the newest ${grouped(data.signatures.commits)} commits</p><table class="sizes"><tbody>${data.signatures.by_key.map((row) => html`<tr>
+          total=${data.left_out ? html`<p class="is-dim">${counted(data.left_out, "more branch", "more branches")}, too long to add up</p>` : null} /></section>
+        <section><h3>Signatures</h3><p class="is-dim">of the newest commits, ${grouped(data.signatures.commits)} in all</p><table class="sizes"><tbody>${data.signatures.by_key.map((row) => html`<tr>
           <td class=${row.key === "invalid" ? "is-removed" : row.key === "none" ? "is-dim" : "mono"}>${row.key === "none" ? "not signed" : shown(row.key)}</td><td class="number">${grouped(row.commits)}</td></tr>`)}</tbody></table></section>
       </div>`}
   </div>`;

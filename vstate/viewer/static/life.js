@@ -56,7 +56,7 @@ function BlameRows({ rev, name, path, depth = 0 }) {
   if (!data || loading) return line(html`<${Waiting}>Looking for the commits that wrote each part</${Waiting}>`);
   if (data.error) return line(html`<p class="note">${shown(data.error)}</p>`);
   return html`${data.parts.map((part, at) => html`<${Blamed} key=${`${part.path} ${part.line}`} part=${part} rev=${rev} name=${name} depth=${depth} isSame=${at > 0 && data.parts[at - 1].commit.id === part.commit.id} />`)}
-    ${data.more ? line(html`<p class="is-dim">and ${grouped(data.more)} more parts</p>`) : null}`;
+    ${data.more ? line(html`<p class="is-dim">and ${counted(data.more, "more part")}</p>`) : null}`;
 }
 
 export function Blame(place) {

@@ -1,5 +1,5 @@
 // A merge on trial: base, ours and theirs of each conflict, and the result of a policy before it is made.
-import { get, named, parsed, requestOf, revisionsOf, shown, useLoaded } from "./api.js";
+import { counted, get, named, parsed, requestOf, revisionsOf, shown, useLoaded } from "./api.js";
 import { Changes, Preview } from "./actions.js";
 import { go, hrefOf } from "./place.js";
 import { html, useState } from "./preact.js";
@@ -58,7 +58,7 @@ export function MergeTry({ place, refs, store, state }) {
       ${data.conflicts.map((conflict) => html`<${Conflict} key=${conflict.key} conflict=${conflict} choice=${choices[conflict.key]}
         compare=${hrefOf({ page: "", ours, rev: data.theirs, against: data.ours, key: conflict.key, tab: "diff", beside: "1" })}
         onChoose=${(side) => { const { [conflict.key]: _, ...others } = choices; choose(side ? { ...others, [conflict.key]: side } : others); }} />`)}
-      ${data.more ? html`<p class="is-dim">and ${data.more} more conflicts</p>` : null}
+      ${data.more ? html`<p class="is-dim">and ${counted(data.more, "more conflict")}</p>` : null}
       ${data.changes?.changes.length ? html`<h3>What the branch would get</h3>${isMade ? null : html`<${Changes} page=${data.changes} />`}` : null}
       ${isMade && html`<${Preview} path="/merge" body=${{ branch: ours, rev: data.theirs, name: theirs, policy, choices, seen: data.ours }} label="Merge" onDone=${() => { choose({}); setAgain(again + 1); }} />`}
     </div>`}
