@@ -170,20 +170,10 @@ class ProgressBar:
 def _make_bar() -> Any:
     # Imported late: few runs take long enough to show a bar.
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-    from rich.text import Text
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-    class Percent(TextColumn):
-        def render(self, task: Any) -> Text:
-            return Text("" if task.total is None else f"{task.percentage:3.0f} %")
-
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        Percent(""),
-        console=Console(stderr=True),
-        transient=True,
-    )
+    parts = TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn()
+    return Progress(*parts, console=Console(stderr=True), transient=True)
 
 
 class Output:
@@ -253,10 +243,10 @@ class Output:
             return text
         return f"\x1b[{';'.join(_CODES[word] for word in style.split())}m{text}\x1b[0m"
 
-    def lines(self, lines: Iterable[Line], indent: str = "") -> None:
-        """Write lines, each behind `indent`."""
+    def lines(self, lines: Iterable[Line]) -> None:
+        """Write lines."""
         for parts in lines:
-            self.line(*([indent, *parts] if parts else []))
+            self.line(*parts)
 
     def exact(self, text: str) -> str:
         """A line as it is, for a file or a program; on a terminal, with control characters escaped."""

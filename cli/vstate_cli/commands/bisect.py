@@ -120,7 +120,8 @@ def bisect(session: Session, key: str, words: tuple[str, ...], good: str, bad: s
     width = changes.name_width(shown)
     for each in shown:
         limit = _MOST_DETAILS if each == key else 0
-        out.lines(changes.diff_lines(diff, out, [each], limit=limit, used=2, width=width), indent="  ")
+        lines = changes.diff_lines(diff, out, [each], limit=limit, used=2, width=width)
+        out.lines(["  ", *line] for line in lines)
     out.line("  ", (diff.stat(), "dim"))
 
 
