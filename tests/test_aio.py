@@ -18,7 +18,7 @@ from loops import in_a_loop
 from running import all_at_once
 
 import vstate
-from vstate import InvalidInput, KeyNotFound, LeaseHeld, Memory, ReadOnly, aio
+from vstate import InvalidInput, KeyNotFound, LeaseHeld, Memory, ReadOnly, Unpicklable, aio
 
 
 class Slow(Memory):
@@ -206,6 +206,20 @@ async def test_what_is_called_in_a_transaction_is_a_part_of_it(state: aio.Versio
     assert caught.group_contains(ZeroDivisionError)
     assert await state["n"] == 2
     assert [commit.message async for commit in state.log()] == ["outer"]
+
+
+@opened
+async def test_a_transaction_that_cannot_begin(state: aio.Versioned) -> None:
+    """It raises the reason, its block does not run, and the next one begins."""
+    state["bad"] = (i for i in "generator")
+    with pytest.raises(Unpicklable, match="generator"):
+        async with state.transaction():
+            pytest.fail("it has begun")
+    await state.discard()
+    async with state.transaction("next"):
+        state["n"] = 1
+    assert state.head is not None
+    assert state.head.message == "next"
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ import gc
 import logging
 import random
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,8 +20,10 @@ from raising import raised_at
 from servers import on_server, url_of, with_options
 from soak import SOAK
 
+from vstate import StoreUnavailable
 from vstate.kv import KVStore, open_store
 from vstate.kv.redis import Redis
+from vstate.kv.servers import Pool
 
 SIZE = 2
 LINES_STEP = 1 if SOAK else 5
@@ -134,3 +137,37 @@ def test_alarms_at_random_moments_cost_no_connection(
     record_property("alarms", came)
     assert came > 20
     assert _serves_all(bounded)
+
+
+class Sockets(Pool[socket.socket]):
+    """Connections to nobody."""
+
+    def make(self) -> socket.socket:
+        return socket.socket()
+
+    def discard(self, connection: socket.socket) -> None:
+        connection.close()
+
+    def descriptor(self, connection: socket.socket) -> int:
+        return connection.fileno()
+
+
+def test_a_call_that_waits_too_long_for_a_place_says_so() -> None:
+    """It names the option. Writes leave one place to reads, and a place that is free again is taken."""
+    pool = Sockets("place", size=2, timeout=0.05, option="connections")
+    in_use = r"all 2 connections .*place were in use for 0\.05 s; retry later, or .* more `connections`"
+
+    def write(_: socket.socket) -> int:
+        with pytest.raises(StoreUnavailable, match=in_use) as caught:
+            pool.use(socket.socket.fileno, writing=True)
+        assert not caught.value.outcome_unknown
+        return pool.use(read)
+
+    def read(_: socket.socket) -> int:
+        with pytest.raises(StoreUnavailable, match=in_use):
+            pool.use(socket.socket.fileno)
+        return 1
+
+    assert pool.use(write, writing=True) == 1
+    assert pool.use(socket.socket.fileno, writing=True) >= 0
+    pool.close()

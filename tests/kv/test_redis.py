@@ -173,18 +173,25 @@ def test_a_plan_longer_than_the_lock(store: Redis, monkeypatch: pytest.MonkeyPat
     assert store.get("a") == b"theirs"
 
 
-def test_a_lost_lock_begins_anew(store: Redis, redis_url: str, redis_prefix: str) -> None:
-    """If the lock is lost before the writes, the plan runs again and sees the changes since."""
+@pytest.mark.parametrize("losses", [1, 5])
+def test_a_lost_lock_begins_anew(losses: int, store: Redis, redis_url: str, redis_prefix: str) -> None:
+    """If the lock is lost before the writes, the plan runs again and sees the changes since; five times."""
     calls = []
 
     def plan() -> dict[str, bytes | None]:
         calls.append(store.get("a"))
-        if len(calls) == 1:
+        if len(calls) <= losses:
             with driver.Redis.from_url(redis_url) as client:
                 client.delete(f"{{{redis_prefix}}}:lock")
             store.set("a", b"between")
         return {"b": calls[-1]}
 
+    if losses == 5:
+        with pytest.raises(StoreUnavailable, match="lost its lock 5 times") as caught:
+            store.exclusively(plan)
+        assert not caught.value.outcome_unknown
+        assert store.get("b") is None
+        return
     assert store.exclusively(plan)
     assert calls == [None, b"between"]
     assert store.get("b") == b"between"

@@ -36,7 +36,6 @@ def clone(
     source: KVStore | str | PathLike[str],
     target: KVStore | str | PathLike[str],
     *,
-    remote: str = ORIGIN,
     progress: TransferProgress | None = None,
 ) -> SyncReport:
     """Copy a store: all branches with their policies and labels, all tags, and HEAD, with their history.
@@ -52,11 +51,11 @@ def clone(
     url = absolute(check_url(source)) if isinstance(source, str | os.PathLike) else None
     with _opened(source if url is None else expanded(url), create=False) as original:
         with _opened(target, create=True) as copy:
-            _check_unused(copy, original, remote, url)
-            if url is not None and copy.remotes.url(remote) is None:
-                copy.remotes.add(remote, url)
+            _check_unused(copy, original, url)
+            if url is not None and copy.remotes.url(ORIGIN) is None:
+                copy.remotes.add(ORIGIN, url)
             work = Sync(original, copy, near=copy, action=ACTION, progress=progress)
-            work.run(lambda: list(_wanted(original, None if url is None else remote)))
+            work.run(lambda: list(_wanted(original, is_remote=url is not None)))
             copy.stamp()
             branch = _branch_of_head(original)
             # HEAD comes last: it marks a complete clone.
@@ -74,17 +73,17 @@ def _opened(place: KVStore | str | PathLike[str], *, create: bool) -> Iterator[R
             yield Repository(store)
 
 
-def _wanted(original: Repository, remote: str | None) -> Iterator[Wanted]:
+def _wanted(original: Repository, *, is_remote: bool) -> Iterator[Wanted]:
     for name, oid in checked_refs(original, HEADS).items():
         rows = rows_beside(original, name)
         yield Wanted(HEADS + name, oid, "force", rows=rows, branch=HEADS + name)
-        if remote is not None:
-            yield Wanted(tracking_ref(remote, name), oid, "force", branch=HEADS + name)
+        if is_remote:
+            yield Wanted(tracking_ref(ORIGIN, name), oid, "force", branch=HEADS + name)
     for name, oid in checked_refs(original, TAGS).items():
         yield Wanted(TAGS + name, oid, "force")
 
 
-def _check_unused(copy: Repository, original: Repository, remote: str, url: str | None) -> None:
+def _check_unused(copy: Repository, original: Repository, url: str | None) -> None:
     """AlreadyExists if the store holds anything that an interrupted clone did not leave."""
     refs = copy.refs
     heads = refs.list(HEADS)
@@ -92,7 +91,7 @@ def _check_unused(copy: Repository, original: Repository, remote: str, url: str 
     if url is None:
         begun = heads.items() <= original.refs.list(HEADS).items()
     else:
-        begun = copy.remotes.url(remote) in ((None, url) if not names else (url,))
+        begun = copy.remotes.url(ORIGIN) in ((None, url) if not names else (url,))
     # A store with commits of its own may have a remote of that URL. Then its reflogs name other actions.
     if copy.store.get(REF + HEAD) is not None or not begun or not all(_is_cloned(refs, ref) for ref in names):
         raise AlreadyExists(

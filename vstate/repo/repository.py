@@ -118,7 +118,6 @@ class Repository(Core):
         key: str,
         path: str = "",
         *,
-        head: Head | None = None,
         progress: Callable[[int], None] | None = None,
         seconds: float | None = None,
     ) -> list[Blamed]:
@@ -132,7 +131,7 @@ class Repository(Core):
         """
         from vstate.repo.search.blame import blame_items
 
-        return blame_items(self, self.resolve(rev, head=head), key, path, progress=progress, seconds=seconds)
+        return blame_items(self, self.resolve(rev), key, path, progress=progress, seconds=seconds)
 
     @retries_after_sweep
     def bisect(

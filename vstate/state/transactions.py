@@ -71,7 +71,8 @@ class Transaction(AbstractContextManager[_S], ContextDecorator, Generic[_S]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         savepoint = self._savepoint
-        assert savepoint is not None, "the with block has begun"
+        if savepoint is None:  # an awaited block ends by this also if it could not begin
+            return
         try:
             if error is not None:
                 savepoint.end()
