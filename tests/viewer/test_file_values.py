@@ -60,6 +60,8 @@ def test_answers_about_files(files: Versioned, serve: Serve) -> None:
         /value?key=f/pic ? [type, view.kind, view.picture, view.media] -> ["file", "bytes", true, "image/png"]
         /diff?new=main&key=f/a.py ? details[0].hunks[0].lines[*].[sign, pieces[0].text]
             -> [["-", "one"], ["+", "1"], [" ", "two"]]
+        /diff?new=main~1&key=f/a.py ? details[0].[kind, hunks[0].lines[*].[sign, pieces[0].text]]
+            -> ["added", [["+", "one"], ["+", "two"], ["+", "three"], [" ", ""]]]
         /diff?new=main&key=f/run ? details[*].[old.text, new.text, note]
             -> [["file", "executable", "the kind of the file"]]
         /diff?new=main&key=f/pic ? details[0].pictures -> true

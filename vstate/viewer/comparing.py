@@ -72,13 +72,16 @@ def key_changes(
         empty: list[object] = []
         sides_of = (empty, [*whole]) if kind == "added" else ([*whole], empty)
         found = details(*sides_of, limit=limit + 1)
+    elif isinstance(whole, str) and "\n" in whole:  # line by line
+        found = [Detail("", "modified", before or "", after or "")]
     else:
         found = [Detail("", kind, before, after)]
     left = _MOST_COMPARED
     documents = []
     for detail in found[:limit]:
         size = _size(detail)
-        documents.append(_document(detail, is_compared=0 < size <= left, is_chat=is_chat))
+        document = _document(detail, is_compared=0 < size <= left, is_chat=is_chat)
+        documents.append(document if kind == "modified" else document | {"kind": kind})
         left -= size if size <= left else 0
     return answer | {"details": documents, "more": len(found) > limit}
 
