@@ -208,6 +208,9 @@ def test_a_config_refuses_contradicting_fields(tmp_path: Path) -> None:
         StateConfig(encryption=True)  # type: ignore[call-arg]
     with pytest.raises(InvalidInput, match="choose one"):
         StateManager(Memory(), config=StateConfig(backend="file", file_path=str(tmp_path)))
+    assert StateManager(StateConfig(ttl=60)).config.ttl == 60
+    with pytest.raises(InvalidInput, match="two configs"):
+        StateManager(StateConfig(), config=StateConfig())
 
 
 # Pending changes

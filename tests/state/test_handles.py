@@ -58,6 +58,31 @@ class Reads(StoreWrapper):
         return found
 
 
+def test_the_same_change_is_no_conflict() -> None:
+    """What both handles changed alike is committed after a refresh; a counter counts it twice: a conflict."""
+    a = Versioned(Memory(), branch="main")
+    a.update(gone=1, list=[1], n=1, timed=1)
+    a.commit()
+    b = Versioned(a.store, branch="main")
+    for each in (a, b):
+        each["n"] = 2
+        each["list"].append(2)
+        del each["gone"]
+    b.commit()
+    kept = a["list"]
+    assert a.refresh() == b.head
+    assert not a.has_uncommitted
+    assert dict(a) == {"list": [1, 2], "n": 2, "timed": 1}
+    assert a["list"] is kept
+    a.set_policy("n", "counter")
+    for each in (a, b):
+        each["n"] = 3
+    b.commit()
+    with pytest.raises(MergeConflict) as caught:
+        a.refresh()
+    assert caught.value.keys == ("n",)
+
+
 def test_the_same_key_is_a_conflict() -> None:
     """Two handles that changed the same keys conflict: the keys are named, everything stays staged."""
     a, b = two()
@@ -183,6 +208,11 @@ def test_a_state_equals_a_mapping_of_its_items():
             each == other for other in [*kinds, snapshot]
         ]
         assert each in {each}
+        assert [
+            item in each.items("a") for item in [("a", [1]), ("a", 1), ("b", 2), ("c", 3), ("a",), "ab"]
+        ] == [True, *[False] * 5]
+        assert [value in each.values("a") for value in ([1], 2, 3)] == [True, False, False]
+        assert str(each.keys("a")) == "keys(['a'])"
     assert state.checkout("HEAD") != snapshot
 
 

@@ -508,8 +508,4 @@ class _Items(_View, ItemsView[str, Any]):
     def __contains__(self, item: object) -> bool:
         if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[0], str):
             return False
-        key, value = item
-        if not key.startswith(self._prefix) or key not in self._state:
-            return False
-        found = self._state[key]
-        return found is value or bool(found == value)
+        return item[0].startswith(self._prefix) and super().__contains__(item)
