@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 from loops import in_a_loop
 
+from vstate.errors import Conflict
 from vstate.state.turns import Turns
 
 SOON = 30  # seconds; in these tests a task that is not woken looks again after twice as long
@@ -140,3 +141,30 @@ def test_a_long_wait_is_told_once_unless_it_is_over(
                 thread.join(0.1)
         thread.join(SOON)
     assert [str(each.message)[:20] for each in told] == ([] if is_over else ["waiting for over 30 "])
+
+
+@pytest.mark.usefixtures("_woken_or_not_at_all")
+def test_a_task_whose_loop_has_ended_holds_up_nobody() -> None:
+    """The next one in line is woken in its place. In a loop, a call that would block it raises instead."""
+    turns, token, order, outside = Turns(), Lock(), list[int](), copy_context()
+    ended = asyncio.new_event_loop()
+    ended.set_exception_handler(lambda *_: None)  # its task is still pending
+    thread = threading.Thread(target=lambda: asyncio.run(take(turns, order, 2)))
+
+    async def begin() -> asyncio.Task[None]:
+        task = ended.create_task(take(turns, order, 1), context=outside)
+        await asyncio.sleep(0)
+        with pytest.raises(Conflict, match="would stop the event loop"):
+            outside.run(block, turns)
+        return task
+
+    with turns, token:
+        turns.take(token)
+        assert not ended.run_until_complete(begin()).done()
+        ended.close()
+        thread.start()
+        while len(turns._waiting) < 2:
+            time.sleep(0.001)
+    thread.join(SOON)
+    assert order == [2]
+    assert not turns._waiting
