@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from loops import in_a_loop
+from present import present
 from running import all_at_once
 
 import vstate
@@ -430,7 +431,10 @@ async def test_a_lease() -> None:
 
 @in_a_loop
 async def test_a_watch_need_not_be_awaited() -> None:
-    """`async for` on a watch yields the commits since it was created. Awaiting it returns the watch."""
+    """`async for` on a watch yields the commits since it was created. Awaiting it returns the watch.
+
+    A subscription hears of commits, and a recorded event goes with the next one.
+    """
     async with aio.Versioned(Memory(), branch="main") as state:
         for number, mapping in enumerate((state, state.namespace("part"))):
             watching, begun = mapping.watch("n"), mapping.watch(since=state.head)
@@ -443,10 +447,19 @@ async def test_a_watch_need_not_be_awaited() -> None:
             assert watch is await begun
             assert (await anext(begun))[2] == made
             assert watch.seen == made
+        heard: list[str] = []
+        begun_to_hear = threading.Event()
+        hearing = await state.subscribe("*", lambda key, *_: (heard.append(key), begun_to_hear.set()))
+        state.record("seen", by="test")
+        await state.set("heard", 1)
+        assert [event.kind for event in present(await state.commit()).events] == ["seen"]
+        assert await asyncio.to_thread(begun_to_hear.wait, 60)
+        await asyncio.to_thread(hearing.close)
+        assert heard == ["heard"]
     with pytest.raises(InvalidInput, match="closed"):
         await anext(state.watch())
     other = aio.Versioned(state.sync.store, branch="main")
-    watching = other.watch("part/n", since="HEAD~1")
+    watching = other.watch("part/n", since="HEAD~2")
     assert (await anext(watching))[1].new == 1, "it opens the state"
     await other.close()
 

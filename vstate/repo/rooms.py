@@ -152,9 +152,6 @@ class Room(Translated):
         """The keys in the room, without those that it has in common with the store."""
         return (name[len(self.prefix) :] for name in self._store.keys(self.prefix))
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self._store, self.number)
-
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """As the store does it."""
         return self._store.transact(*self._translated(writes, expected))

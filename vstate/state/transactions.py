@@ -7,10 +7,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ContextDecorator
+from contextlib import AbstractContextManager
 from threading import Lock
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, TypeVar
 from weakref import ref
 
 from vstate.arguments import called, check_count, check_info
@@ -32,7 +32,7 @@ _LONGEST_PAUSE = 0.05
 """Seconds. The pause is a random part of the time that the lost attempt took, and of this at the most."""
 
 
-class Transaction(AbstractContextManager[_S], ContextDecorator, Generic[_S]):
+class Transaction(AbstractContextManager[_S]):
     """Commits at the end of the with block; on an exception it undoes the changes made since it began.
 
     Inside another transaction, or a task, the outer one commits. `in_turn` is for a caller that has the turn.
@@ -51,10 +51,6 @@ class Transaction(AbstractContextManager[_S], ContextDecorator, Generic[_S]):
         self._token = Lock()
         self._is_outermost = in_turn
         self._savepoint: Savepoint | None = None
-
-    def _recreate_cm(self) -> Self:
-        """As a decorator, another transaction for each call."""
-        return type(self)(self._handle, self._state, self._message, self._info, in_turn=self._in_turn)
 
     def __enter__(self) -> _S:
         try:

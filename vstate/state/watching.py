@@ -121,11 +121,6 @@ class Watch(Uncopied):
         with self._lock:
             self._stop_listening()
 
-    async def aclose(self) -> None:
-        """As `close`, without holding up the event loop meanwhile."""
-        self.end()
-        await asyncio.to_thread(self.close)
-
     def __enter__(self) -> Self:
         return self
 
