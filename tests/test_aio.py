@@ -465,6 +465,30 @@ async def test_a_watch_need_not_be_awaited() -> None:
 
 
 @opened
+async def test_a_subscription_whose_task_is_cancelled_is_closed(
+    state: aio.Versioned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cancellation comes as the thread has just begun it."""
+    made, begun, cancelled_now = list[Any](), threading.Event(), threading.Event()
+    subscribe = vstate.Versioned.subscribe
+
+    def subscribe_late(self: vstate.Versioned, *args: Any) -> Any:
+        made.append(subscribe(self, *args))
+        begun.set()
+        assert cancelled_now.wait(60)
+        return made[0]
+
+    monkeypatch.setattr(vstate.Versioned, "subscribe", subscribe_late)
+    task = asyncio.create_task(state.subscribe("*", print))
+    assert await asyncio.to_thread(begun.wait, 60)
+    task.cancel()
+    cancelled_now.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not made[0].active
+
+
+@opened
 async def test_what_is_not_awaited_says_how_rather_than_going_on_without_end(state: aio.Versioned) -> None:
     """`in` and `for` raise. Python would fall back on `state[0]`, `state[1]`, …, and never end."""
     await state.set("plan", 1)

@@ -261,6 +261,18 @@ def test_another_holder_between_look_and_commit(opened: Open) -> None:
     assert state.commit() is not None
 
 
+@pytest.mark.parametrize(
+    ("row", "reason"), [(None, "its row is gone"), (LeaseRow("", "", 60.0, 2), "another had it meanwhile")]
+)
+def test_a_lease_whose_row_changed_says_how(row: LeaseRow | None, reason: str) -> None:
+    """Its row was deleted, or another holder has had the lease and given it back."""
+    store = Memory()
+    with Versioned(store).lease("job", 60) as lease:
+        store.transact({"lease/job": None if row is None else row.encode()}, {})
+        with pytest.raises(LeaseLost, match=reason):
+            lease.check()
+
+
 class AtTransact(Faulty):
     """Memory, and something that happens right before the next transaction."""
 
