@@ -1,9 +1,10 @@
-"""Threads of an agent with `DeltaChannel` and without: what each saver stores, and what it takes.
+"""LangGraph's savers with a coding agent's thread: the bytes that they store, and their processor time.
 
-`python -m benchmarks.deltas` runs a chat of LangGraph in the shape that LangChain has measured: a turn is a
-question, a reply with tool calls, two files of 30 KB and a tool result of 4 KB, and a reply of 20 KB. Each
-tenth turn has a tool result of 80 KB, which becomes a file. The files and the messages are channels. No saver
-waits for the disk: the times are processor times, on PostgreSQL with those of the server.
+`python -m benchmarks.deltas` runs the agent with whole values in its checkpoints, and with `DeltaChannel`. A
+turn has the shape that LangChain has measured: a question, a reply with tool calls, two files of 30 KB, a
+tool result of 4 KB, and a reply of 20 KB. Each tenth turn has a tool result of 80 KB, which becomes a file.
+The channel `messages` has the chat, and the channel `files` the files. No saver waits for the disk. The times
+on PostgreSQL include the server's.
 """
 
 from __future__ import annotations
@@ -63,26 +64,26 @@ SAVERS = {
 
 @cache
 def text(number: int, length: int) -> str:
-    """A text of a chat, another one for each number."""
+    """A text like one of a chat. Each number gives a text of its own."""
     return next(messages(number, length))["content"]
 
 
 def added(old: Any, writes: Sequence[Any]) -> Any:
-    """The reducer of both channels: messages in order, and files by name."""
+    """The reducer of both channels: it appends messages, and puts files under their names."""
     if isinstance(old, dict):
         return {name: value for each in (old, *writes) for name, value in each.items()}
     return [*old, *chain.from_iterable(writes)]
 
 
 class Whole(TypedDict):
-    """The state of an agent whose checkpoints have whole values."""
+    """The agent's state. Each checkpoint has the whole value of a channel that changed."""
 
     messages: Annotated[list[Any], operator.add]
     files: Annotated[dict[str, Any], operator.or_]
 
 
 class Deltas(TypedDict):
-    """The state of an agent whose checkpoints have the changes, and the whole value each 50 updates."""
+    """The agent's state. Checkpoints have the changes of a channel, and its whole value each 50 updates."""
 
     messages: Annotated[list[Any], DeltaChannel(added, snapshot_frequency=EVERY)]
     files: Annotated[dict[str, Any], DeltaChannel(added, snapshot_frequency=EVERY)]
@@ -92,7 +93,7 @@ STATES = {"whole values": Whole, "`DeltaChannel`": Deltas}
 
 
 def agent(saver: Any, state: str) -> Any:
-    """A model and its tools, as a graph."""
+    """The agent as a graph of two nodes, `model` and `tools`."""
 
     def model(state: Any) -> Any:
         turn = sum(isinstance(message, HumanMessage) for message in state["messages"])
@@ -131,7 +132,7 @@ def ask(graph: Any, turn: int) -> None:
 
 
 class Given(InMemorySaver):
-    """It counts the bytes that a saver gets: values of channels in new versions, checkpoints and writes."""
+    """A saver that counts the bytes that LangGraph gives it: new values of channels, checkpoints, writes."""
 
     bytes = 0
 
@@ -153,7 +154,7 @@ class Given(InMemorySaver):
 
 @contextmanager
 def opened(name: str, address: str) -> Iterator[Any]:
-    """A saver, on a directory or a database."""
+    """The saver of this name. `address` is its directory, or the URL of its database."""
     if name == "PostgresSaver":
         with PostgresSaver.from_conn_string(address) as saver:
             saver.setup()
@@ -171,7 +172,7 @@ def opened(name: str, address: str) -> Iterator[Any]:
 
 
 def first_state(name: str, address: str, state: str, turns: int, clock: ProcessorTime) -> float:
-    """The processor time of the first state of a thread in a process that has read another one."""
+    """The processor time of `get_state` on a thread, in a process that has not read this thread before."""
     ask(warm := agent(InMemorySaver(), state), 1)
     warm.get_state(CONFIG)
     with opened(name, address) as saver:
@@ -185,7 +186,7 @@ def first_state(name: str, address: str, state: str, turns: int, clock: Processo
 
 
 def measured(name: str, address: str, state: str, turns: int, clock: ProcessorTime) -> dict[str, float]:
-    """The figures of a thread of so many turns."""
+    """Run so many turns, and return the figures by the names in `TITLES`."""
 
     def size() -> float:
         return float(size_of_tables(address) if SAVERS[name] else size_of(Path(address)))
@@ -212,7 +213,7 @@ def measured(name: str, address: str, state: str, turns: int, clock: ProcessorTi
 
 
 def given(state: str, turns: int) -> float:
-    """The bytes that a saver gets in so many turns."""
+    """The bytes that LangGraph gives to a saver in so many turns."""
     graph = agent(saver := Given(), state)
     for turn in range(1, turns + 1):
         ask(graph, turn)
@@ -220,7 +221,10 @@ def given(state: str, turns: int) -> float:
 
 
 def everything(scratch: Path, sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """All rows: what is measured, of which saver, with its figures for each state and number of turns."""
+    """Measure each saver, with each state and number of turns.
+
+    A row has one kind of figure of one saver: `what` is a name in `TITLES`.
+    """
     found: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
 
     def take(what: str, name: str, state: str, turns: int, value: float) -> None:
@@ -262,7 +266,7 @@ TITLES = {
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """The figures in Markdown: a row for each saver, and a column for each state and number of turns."""
+    """The figures as a table in Markdown. Each state and number of turns has a column."""
     sizes = report["turns"]
     states = [*STATES]
     heads = [f"{state}: {size}" if size == sizes[0] else str(size) for state in states for size in sizes]

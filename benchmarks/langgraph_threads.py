@@ -75,7 +75,7 @@ def talk(saver: Saver, make: Callable[[dict[str, str]], Any]) -> list[float]:
 
 
 def as_object(message: dict[str, str]) -> Any:
-    """A message as LangChain has it."""
+    """The message as LangChain's class for its role."""
     return (HumanMessage if message["role"] == "user" else AIMessage)(message["content"])
 
 

@@ -255,9 +255,9 @@ class Thread:
     def _lasts(
         self, ns: str, olds: Mapping[str, Value | None]
     ) -> tuple[dict[str, tuple[Grown, bytes]], list[Record], int]:
-        """The earlier values of channels, with their bytes, for the next ones to grow from.
+        """The earlier values of channels, with their bytes: parts of the next values are in them.
 
-        Also the pieces for those whose ends are scattered, and the size of the heap with these.
+        Also the pieces of values whose ends are in many short parts, and the size of the heap with these.
         """
         lasts: dict[str, tuple[Grown, bytes]] = {}
         pieces: list[Record] = []
@@ -277,9 +277,10 @@ class Thread:
         return lasts, pieces, size
 
     def copies(self, kept: Iterable[Saved], deltas: Deltas, onto: Thread | None = None) -> list[Record]:
-        """The records of these checkpoints, and of their writes, behind those of another thread.
+        """The records that add these checkpoints and their writes to a new thread, or to the thread `onto`.
 
-        Those from which these are computed become links. Writes whose checkpoint is to come are copied too.
+        Checkpoints that are not kept, but from which kept ones are computed, become links. Writes whose
+        checkpoint is not there yet are copied too.
         """
         copy, records = Thread(), list[Record]()
         if onto is not None:
@@ -307,7 +308,7 @@ class Thread:
         return records
 
     def _needed(self, kept: Iterable[Saved], deltas: Deltas) -> dict[tuple[str, str], tuple[Saved, Any]]:
-        """The checkpoints from which these are computed, without metadata, and the channels of each."""
+        """The checkpoints from which kept ones are computed, without metadata, and the channels of each."""
         found = dict[tuple[str, str], tuple[Saved, set[str]]]()
         for saved in kept:
             wanted = deltas(saved)
