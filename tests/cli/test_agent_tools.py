@@ -155,7 +155,7 @@ def test_a_search_goes_on_behind_damage(monkeypatch: pytest.MonkeyPatch) -> None
 # Over the protocol
 
 
-def test_memories_come_back_with_the_commit_that_changed_them() -> None:
+def test_memories_come_back_with_the_commit_that_changed_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """By words or by the beginning of a name, newest text first; what a program stored there shows too."""
     state = Versioned(Memory())
     tools = Tools(state.repo)
@@ -181,6 +181,8 @@ def test_memories_come_back_with_the_commit_that_changed_them() -> None:
     merged = transcripts.plain(tools.recall("tea"))
     assert re.fullmatch("ann/tea <id> white .* / white tea / bob <id> no more .* / likes tea no more", merged)
     assert tools.recall("memories") == "nothing"
+    monkeypatch.setattr("vstate_cli.commands.mcp.MOST_SECONDS", -1)
+    assert "bob\n    likes tea no more\n… without a commit: changed earlier" in tools.recall("no more")
     assert tools.recall(limit=1).endswith("ask for a longer name, or for other words\n")
     assert [commit.message for commit in state.log() if "remember" in commit.message] == [
         "remember bob",

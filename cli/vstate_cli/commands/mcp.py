@@ -262,6 +262,8 @@ class Tools:
                 session.out.line(*line)
                 for words in value.splitlines():
                     session.out.line("    ", safe(words))
+            if len(found) < min(len(shown), most):
+                session.out.line("… without a commit: changed earlier than a short search reads; ask blame")
             if len(shown) > most:
                 session.out.line("… more memories match: ask for a longer name, or for other words")
 
