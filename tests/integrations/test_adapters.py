@@ -116,6 +116,31 @@ def test_a_write_is_taken_where_nothing_was_deleted(adapter: Adapter, squashes: 
     assert "three" in str(adapter.read(second, "ann"))
 
 
+@pytest.mark.parametrize("call", ["newest", "branches"])
+def test_a_read_beside_a_deletion_finds_nothing(
+    adapter: Adapter, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process deletes the branch after a reader, or a list, has its newest commit."""
+    store = Memory()
+    adapter.write(adapter.open(store), "ann", ["one"], 0)
+    reader = adapter.open(store)
+    repo = (reader if isinstance(reader, Opened | AsyncOpened) else reader("ann")).repo
+    find = getattr(repo, call)
+
+    def late(*arguments: Any) -> Any:
+        found = find(*arguments)
+        other = Repository(store)
+        for branch in other.branch_names():
+            other.delete_branch(branch, forget=True)
+        return found
+
+    monkeypatch.setattr(repo, call, late)
+    if call == "newest":
+        assert not adapter.read(reader, "ann")
+    else:
+        assert adapter.ids(reader) in (None, [], ["ann"])
+
+
 def test_a_branch_that_is_back_by_the_reflog_is_listed_again(adapter: Adapter) -> None:
     """It has lost its labels, and the next write of a program that reads it sets them again.
 

@@ -1,4 +1,4 @@
-"""The storage of AgentScope 2 on vstate: secrets without a history, cascades, and what is not there."""
+"""The storage of AgentScope 2 on vstate: secrets have no history, and deletions take along what they must."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ pytest.importorskip("agentscope.app.storage", reason="AgentScope 2 is not instal
 from agentscope.app.storage import (
     AgentData,
     AgentRecord,
+    ChannelBinding,
+    ChannelRecord,
     ChatModelConfig,
     EmbeddingModelConfig,
     KnowledgeBaseData,
@@ -28,11 +30,18 @@ from agentscope.app.storage import (
     KnowledgeDocumentData,
     KnowledgeDocumentRecord,
     MCPRecord,
+    RoutingConfig,
     ScheduleData,
     ScheduleOrigin,
     ScheduleRecord,
     SessionConfig,
+    SessionSettings,
     SkillRecord,
+    SOPAgentRef,
+    SOPData,
+    SOPRecord,
+    SOPRunRecord,
+    SOPStepDataV1,
     TeamData,
     TeamMember,
     TeamRecord,
@@ -40,6 +49,7 @@ from agentscope.app.storage import (
 from agentscope.credential import DashScopeCredential
 from agentscope.mcp import HttpMCPConfig, MCPClient
 from agentscope.message import UserMsg
+from agentscope.sop import SOPPhase, SOPRunState, SOPStepRunState
 from agentscope.state import AgentState
 from pydantic import SecretStr
 
@@ -59,13 +69,24 @@ def credential(key: str, **more: Any) -> DashScopeCredential:
     return DashScopeCredential(api_key=SecretStr(key), **more)
 
 
-def mcp(token: str, **more: Any) -> MCPRecord:
+def mcp(token: str, name: str, **more: Any) -> MCPRecord:
     config = HttpMCPConfig(url="https://example.org/mcp", headers={"authorization": token})
-    return MCPRecord(user_id="ann", client=MCPClient(name="m", is_stateful=False, mcp_config=config), **more)
+    return MCPRecord(user_id="ann", client=MCPClient(name=name, is_stateful=False, mcp_config=config), **more)
+
+
+def channel(secret: str, user: str = "ann", **more: Any) -> ChannelRecord:
+    return ChannelRecord(
+        channel_type="feishu",
+        user_id=user,
+        credentials={"app_secret": secret},
+        routing=RoutingConfig(bindings=[ChannelBinding(agent_id="a")]),
+        session=SessionSettings(chat_model_config={}),
+        **more,
+    )
 
 
 def held(store: KVStore, text: str) -> bool:
-    """Whether the bytes of a store have a text, also in what is compressed."""
+    """Whether a text is in the bytes of a store, compressed or not."""
     if isinstance(store, Disk):
         store.scrub()
         rows = [file.read_bytes() for file in Path(store.location).rglob("*.db*")]
@@ -89,37 +110,36 @@ def test_the_example_and_commands_of_the_docs(example: Example, commands: Comman
 
 
 @pytest.mark.parametrize("make", [lambda path: Memory(), Disk], ids=["memory", "disk"])
-@pytest.mark.parametrize("kind", ["credential", "mcp"])
+@pytest.mark.parametrize("kind", ["channel", "credential", "mcp"])
 def test_a_secret_leaves_the_store(make: Callable[[Path], KVStore], kind: str, tmp_path: Path) -> None:
     """After a change the bytes of the store have the new secret alone, and after a deletion none."""
     store = make(tmp_path / "s")
     storage = VstateStorage(store)
     run(storage.upsert_session("ann", "a", SessionConfig(workspace_id="w")))
-    if kind == "credential":
-        id = run(storage.upsert_credential("ann", credential("secret-one")))
-        other = run(storage.upsert_credential("ann", credential("secret-other")))
-        put = lambda key: run(storage.upsert_credential("ann", credential(key, id=id)))  # noqa: E731
-        secret = lambda id: run(storage.get_credential("ann", id)).data["api_key"]  # noqa: E731
-        delete = storage.delete_credential
-    else:
-        id = run(storage.upsert_mcp("ann", mcp("secret-one")))
-        renamed = mcp("secret-other")
-        renamed.client.name = "other"
-        other = run(storage.upsert_mcp("ann", renamed))
-        put = lambda key: run(storage.upsert_mcp("ann", mcp(key, id=id)))  # noqa: E731
-        secret = lambda id: run(storage.get_mcp("ann", id)).client.mcp_config.headers["authorization"]  # noqa: E731
-        delete = storage.delete_mcp
+
+    def put(key: str, name: str = "m", **more: Any) -> str:
+        if kind == "credential":
+            return str(run(storage.upsert_credential("ann", credential(key, name=name, **more))))
+        if kind == "mcp":
+            return str(run(storage.upsert_mcp("ann", mcp(key, name, **more))))
+        return str(run(storage.upsert_channel(channel(key, **more), name)))
+
+    def secret(id: str) -> Any:
+        if kind == "credential":
+            return run(storage.get_credential("ann", id)).data["api_key"]
+        if kind == "mcp":
+            return run(storage.get_mcp("ann", id)).client.mcp_config.headers["authorization"]
+        return run(storage.get_channel(id)).credentials["app_secret"]
+
+    id, other = put("secret-one"), put("secret-other", "other")
     assert held(store, "secret-one")
     for key in ("secret-two", "secret-three"):
-        put(key)
-    assert [held(store, f"secret-{word}") for word in ("one", "two", "three", "other")] == [
-        False,
-        False,
-        True,
-        True,
-    ]
+        put(key, id=id)
+    kept = [word for word in ("one", "two", "three", "other") if held(store, f"secret-{word}")]
+    assert kept == ["three", "other"]
     assert (secret(id), secret(other)) == ("secret-three", "secret-other")
-    assert run(delete("ann", id))
+    delete = getattr(storage, f"delete_{kind}")
+    assert run(delete(id, "m") if kind == "channel" else delete("ann", id))
     assert not held(store, "secret-three")
     assert secret(other) == "secret-other"
     store.close()
@@ -199,11 +219,57 @@ def test_names_and_times(storage: VstateStorage) -> None:
     run(storage.upsert_skill("bob", SkillRecord(user_id="bob", name="s")))
 
 
-def test_what_is_not_there(storage: VstateStorage) -> None:
-    """Channels and SOPs raise NotImplementedError."""
-    for call in (storage.list_channels, storage.list_sops):
-        with pytest.raises(NotImplementedError):
-            run(call("ann"))
+def test_channels(storage: VstateStorage) -> None:
+    """A channel is found by its id, its user and its bot, and by its new bot after a change."""
+    ours, theirs = channel("one"), channel("two", "bob")
+    for each, bot in ((ours, "bot 1"), (theirs, "bot 2"), (ours, "bot/3")):
+        assert run(storage.upsert_channel(each, bot)) == each.id
+    assert run(storage.get_channel(theirs.id)).user_id == "bob"
+    assert [each.id for each in run(storage.list_channels("ann"))] == [ours.id]
+    assert [each.id for each in run(storage.list_all_channels())] == [ours.id, theirs.id]
+    found = [
+        run(storage.get_channel_id_by_platform_bot_id(bot)) for bot in ("bot 1", "bot 2", "bot/3", "bot 4")
+    ]
+    assert found == [None, theirs.id, ours.id, None]
+    assert run(storage.delete_channel(ours.id, "bot/3"))
+    assert not run(storage.delete_channel(ours.id, "bot/3"))
+    assert run(storage.get_channel_id_by_platform_bot_id("bot/3")) is None
+
+
+def test_the_runs_of_an_sop(storage: VstateStorage) -> None:
+    """A run is updated and found by its SOP and its phase; it goes with its SOP, and its sessions with it."""
+
+    async def work() -> None:
+        step = SOPStepDataV1(
+            subject="s", description="d", executor=SOPAgentRef(agent_id="a", session_key="k")
+        )
+        data = SOPData(name="n", steps=[step])
+        sop = await storage.upsert_sop("ann", SOPRecord(user_id="ann", data=data))
+        session = await storage.upsert_session("ann", "a", SessionConfig(workspace_id="w"))
+        runs = [
+            await storage.upsert_sop_run("ann", SOPRunRecord(user_id="ann", sop_id=id, definition=data))
+            for id in (sop.id, sop.id, "another")
+        ]
+        state = SOPRunState(steps=[SOPStepRunState(phase=SOPPhase.RUNNING)])
+        await storage.update_sop_run("ann", runs[0].id, state, {"k": session.id})
+        await storage.update_sop_run("ann", runs[0].id, state)
+        with pytest.raises(KeyError):
+            await storage.update_sop_run("bob", runs[0].id, state)
+        assert (await storage.get_sop_run("ann", runs[0].id)).sessions == {"k": session.id}
+        for sop_id, phase, found in (
+            (None, None, [2, 1, 0]),
+            (sop.id, None, [1, 0]),
+            (sop.id, SOPPhase.RUNNING, [0]),
+        ):
+            listed = await storage.list_sop_runs("ann", sop_id, phase)
+            assert [each.id for each in listed] == [runs[number].id for number in found]
+        assert [each.id for each in await storage.list_sops("ann")] == [sop.id]
+        assert await storage.delete_sop("ann", sop.id)
+        assert [each.id for each in await storage.list_sop_runs("ann")] == [runs[2].id]
+        assert await storage.get_session("ann", "a", session.id) is None
+        assert await storage.get_sop("ann", sop.id) is None
+
+    run(work())
 
 
 def test_a_team_goes_with_what_was_made_for_it(storage: VstateStorage) -> None:

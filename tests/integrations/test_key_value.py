@@ -140,8 +140,8 @@ def test_an_item_that_another_writer_sets_anew_stays(
     time.sleep(SOON)
     read = store._opening.read
 
-    def late(*arguments: Any) -> Any:
-        found = read(*arguments)
+    def late(*arguments: Any, **options: Any) -> Any:
+        found = read(*arguments, **options)
         other._write({other.branch("session"): {"value": {"n": 2}, "created_at": None, "expires_at": None}})
         return found
 

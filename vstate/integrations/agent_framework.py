@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from datetime import datetime
-from itertools import groupby
 from typing import Any, Final
 
 from vstate.aio.workers import awaited, in_thread
 from vstate.integrations import framework_of
 from vstate.integrations.branches import BranchName
 from vstate.integrations.opening import AsyncOpened, Changes, KeepLike, Opening, StoreLike, summary
-from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path, split_path
+from vstate.state.base import ReadableState
 from vstate.state.snapshot import Snapshot
 
 with framework_of("agent-framework"):
@@ -72,18 +71,17 @@ class VstateCheckpointStorage(AsyncOpened):
     @awaited
     def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
         """The checkpoint with that id; WorkflowCheckpointException if there is none."""
-        for head in self._opening.sessions().values():
-            for parts in self._stored(head, checkpoint_id):
+        for _, stored in self._opening.read_all(lambda state: _stored(state, checkpoint_id)):
+            for parts in stored:
                 return self._decoded(parts)
         raise WorkflowCheckpointException(f"No checkpoint found with ID {checkpoint_id}")
 
     @awaited
     def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
         """The checkpoints of the workflow, by their time. One that may not be loaded is only logged."""
-        head = self._opening.newest(self._opening.branch(workflow_name))
-        stored = [] if head is None else list(self._stored(head))
+        stored = self._opening.read(self._opening.branch(workflow_name), _stored)
         checkpoints = []
-        for parts in sorted(stored, key=lambda parts: _time(parts[_ABOUT])):
+        for parts in sorted(stored or (), key=lambda parts: _time(parts[_ABOUT])):
             try:
                 checkpoints.append(self._decoded(parts))
             except WorkflowCheckpointException as error:
@@ -97,32 +95,27 @@ class VstateCheckpointStorage(AsyncOpened):
     @awaited
     def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
         """The newest checkpoint of the workflow by its time, None if there is none."""
-        head = self._opening.newest(self._opening.branch(workflow_name))
-        if head is None:
-            return None
-        abouts = (parts[_ABOUT] for parts in self._stored(head, field=_ABOUT))
-        newest = max(abouts, key=_time, default=None)
-        if newest is None:
-            return None
-        (parts,) = self._stored(head, newest["checkpoint_id"])
-        return self._decoded(parts)
+
+        def look(state: Snapshot) -> dict[str, Any] | None:
+            abouts = (parts[_ABOUT] for parts in _stored(state, field=_ABOUT))
+            newest = max(abouts, key=_time, default=None)
+            return None if newest is None else _stored(state, newest["checkpoint_id"])[0]
+
+        parts = self._opening.read(self._opening.branch(workflow_name), look)
+        return None if parts is None else self._decoded(parts)
 
     @awaited
     def delete(self, checkpoint_id: str) -> bool:
         """Delete the checkpoint, and return whether there was one. History keeps it until it is squashed."""
-        found: list[str] = []
 
-        def changes(head: Commit | None) -> Changes | None:
-            found[:] = self._keys(head, checkpoint_id)
+        def changes(state: ReadableState) -> Changes | None:
+            found = _keys(state, checkpoint_id)
             return ({}, found) if found else None
 
-        return any(
-            self._opening.commit(
-                self._opening.branch(name), changes, message=summary(f"checkpoint {checkpoint_id} deleted")
-            )
-            for (name,), head in self._opening.sessions().items()
-            if self._keys(head, checkpoint_id)
-        )
+        message = summary(f"checkpoint {checkpoint_id} deleted")
+        found = self._opening.read_all(lambda state: _keys(state, checkpoint_id) or None)
+        branches = [self._opening.branch(name) for (name,), _ in found]
+        return any(self._opening.commit(branch, changes, message=message) for branch in branches)
 
     # The keys of a checkpoint
 
@@ -147,37 +140,16 @@ class VstateCheckpointStorage(AsyncOpened):
         keys |= {join_path(_CHECKPOINTS, id, _STATE, key): value for key, value in state.items()}
         before = encoded.get("previous_checkpoint_id")
 
-        def changes(head: Commit | None) -> Changes:
-            if before and self._opening.knows(before) and not self._keys(head, before):
+        def changes(state: ReadableState) -> Changes:
+            if before and self._opening.knows(before) and not _keys(state, before):
                 raise WorkflowCheckpointException(
                     f"Checkpoint {id} is not saved: the checkpoint {before} before it was deleted"
                 )
-            return keys, [key for key in self._keys(head, id) if key not in keys]
+            return keys, [key for key in _keys(state, id) if key not in keys]
 
         message = summary(f"checkpoint {id} of superstep {encoded['iteration_count']}")
         self._opening.commit(self._opening.branch(encoded["workflow_name"]), changes, message=message)
         self._opening.know(id)
-
-    def _keys(self, head: Commit | None, id: str) -> list[str]:
-        root = None if head is None else head.root
-        return [key for key, _ in self.repo.entries(root, join_path(_CHECKPOINTS, id) + "/")]
-
-    def _stored(
-        self, head: Commit, id: str | None = None, *, field: str | None = None
-    ) -> Iterator[dict[str, Any]]:
-        """The parts of each checkpoint, or of the one with the id, by their names; or one field alone."""
-        state = Snapshot(self.repo, head)
-        prefix = f"{_CHECKPOINTS}/" if id is None else join_path(_CHECKPOINTS, id) + "/"
-        paths = ((split_path(key)[1:], key) for key in state.keys(prefix))
-        for _, some in groupby(paths, key=lambda each: each[0][0]):
-            parts: dict[str, Any] = {_STATE: {}}
-            for (_, name, *rest), key in some:
-                if field is None or name == field:
-                    if rest:
-                        parts[_STATE][rest[0]] = state[key]
-                    else:
-                        parts[name] = state[key]
-            yield parts
 
     def _decoded(self, parts: Mapping[str, Any]) -> WorkflowCheckpoint:
         about = parts[_ABOUT]
@@ -185,6 +157,23 @@ class VstateCheckpointStorage(AsyncOpened):
         encoded = {**about, **{field: parts[field] for field in _APART}}
         encoded[_STATE] = {key: parts[_STATE][key] for key in about[_STATE]}
         return WorkflowCheckpoint.from_dict(decode_checkpoint_value(encoded, allowed_types=self._allowed))
+
+
+def _keys(state: ReadableState, id: str) -> list[str]:
+    return list(state.keys(join_path(_CHECKPOINTS, id) + "/"))
+
+
+def _stored(state: Snapshot, id: str | None = None, *, field: str | None = None) -> list[dict[str, Any]]:
+    """The parts of each checkpoint, or of the one with the id, by their names; or one field alone."""
+    prefix = f"{_CHECKPOINTS}/" if id is None else join_path(_CHECKPOINTS, id) + "/"
+    found: dict[str, dict[str, Any]] = {}
+    for key in state.keys(prefix):
+        _, checkpoint, name, *rest = split_path(key)
+        parts = found.setdefault(checkpoint, {_STATE: {}})
+        if field in (None, name):
+            target, part = (parts[_STATE], rest[0]) if rest else (parts, name)
+            target[part] = state[key]
+    return list(found.values())
 
 
 class _Messages:

@@ -12,6 +12,7 @@ from vstate.integrations.opening import AsyncOpened, KeepLike, Opening, StoreLik
 from vstate.patterns.fields import exact
 from vstate.patterns.paths import join_path, split_path
 from vstate.sessions.state_module import load_found, save_all
+from vstate.state.snapshot import Snapshot
 
 with framework_of("agentscope"):
     from agentscope.module import StateModule
@@ -53,7 +54,7 @@ class VstateSession(AsyncOpened, SessionBase):
         states = {name: exact(state, name) for name, state in save_all(state_modules_mapping).items()}
         keys = {join_path(_MODULES, name): state for name, state in states.items()}
         message = summary(f"save {', '.join(states)}")
-        await in_thread(lambda: self._opening.commit(branch, lambda head: (keys, ()), message=message))
+        await in_thread(lambda: self._opening.commit(branch, lambda stored: (keys, ()), message=message))
 
     async def load_session_state(
         self,
@@ -69,13 +70,10 @@ class VstateSession(AsyncOpened, SessionBase):
         """
         branch = self.branch(session_id, user_id)
 
-        def read() -> dict[str, Any] | None:
-            stored = self._opening.state(branch)
-            if stored is None:
-                return None
+        def look(stored: Snapshot) -> dict[str, Any]:
             return {split_path(key)[1]: state for key, state in stored.items(f"{_MODULES}/")}
 
-        states = await in_thread(read)
+        states = await in_thread(lambda: self._opening.read(branch, look))
         load_found(
             repr(session_id),
             state_modules_mapping,

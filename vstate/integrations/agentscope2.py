@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial, partialmethod
+from itertools import dropwhile, islice
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from vstate.aio.workers import in_thread
+from vstate.aio.workers import awaited, in_thread
 from vstate.display.chats import messages_in_words
 from vstate.integrations import framework_of
 from vstate.integrations.branches import BranchName, beginnings
 from vstate.integrations.opening import AsyncOpened, Changes, KeepLike, Opening, StoreLike, summary
-from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path, split_path
-from vstate.repo.sweeps import retry_after_sweep
+from vstate.state.base import ReadableState
 from vstate.state.snapshot import Snapshot
 
 with framework_of("agentscope2"):
@@ -25,15 +26,18 @@ with framework_of("agentscope2"):
     from agentscope.app.storage._utils import _dump_with_secrets, _ensure_team_members
     from agentscope.credential import CredentialBase
     from agentscope.message import Msg
+    from agentscope.sop import SOPPhase, SOPRunState
     from agentscope.state import AgentState
 
 _R = TypeVar("_R", bound=Any)
-_T = TypeVar("_T")
-_Change = Callable[[Snapshot | None], Changes | None]
+_Edit = Callable[[dict[str, Any]], dict[str, Any] | None]
+"""The new fields of a record, made out of its old ones; None for no change."""
 
-_RECORD, _MESSAGES = "record", "messages"
+_RECORD, _MESSAGES, _PLACES = "record", "messages", "places"
+_BOT: Final = "bot"  # the label of a channel with the id of its bot
 _FOLDERS: Final[dict[type, str]] = {
     app.AgentRecord: "agents",
+    app.ChannelRecord: "channels",
     app.CredentialRecord: "credentials",
     app.KnowledgeBaseRecord: "knowledge_bases",
     app.KnowledgeDocumentRecord: "documents",
@@ -41,25 +45,43 @@ _FOLDERS: Final[dict[type, str]] = {
     app.ScheduleRecord: "schedules",
     app.SessionRecord: "sessions",
     app.SkillRecord: "skills",
+    app.SOPRecord: "sops",
+    app.SOPRunRecord: "sop_runs",
     app.TeamRecord: "teams",
 }
+_IDS: Final[dict[type, tuple[str, ...]]] = {
+    app.ChannelRecord: ("id",),
+    app.KnowledgeDocumentRecord: ("user_id", "knowledge_base_id", "id"),
+}
+"""The fields with the ids of a record, where they are not those of its user and its own."""
 _NAMED: Final = app.MCPRecord, app.SkillRecord  # a user has one of a name
-_SECRET: Final = app.CredentialRecord, app.MCPRecord
+_SECRET: Final = app.ChannelRecord, app.CredentialRecord, app.MCPRecord
+
+
+def _is_free(document: dict[str, Any], node: str, at: datetime) -> bool:
+    ends = document["lease_expires_at"]
+    return not document["processing_node"] or not ends or datetime.fromisoformat(ends) < at
+
+
+def _is_holder(document: dict[str, Any], node: str, at: datetime) -> bool:
+    return bool(document["processing_node"] == node)
 
 
 class VstateStorage(AsyncOpened, app.StorageBase):
     """The storage of AgentScope 2's app: `create_app(storage=VstateStorage("./agents"), …)`.
 
-    - A session is the branch `agentscope2/sessions/USER/SESSION`, with a key for its record and state, and
-      one for each message. Any other record is the branch `agentscope2/KIND/USER/ID`. A change is a commit.
-    - A deletion leaves nothing in the store. That of an agent, a schedule, a team or a knowledge base deletes
-      what belongs to it first: call it again if it was cut off.
-    - Credentials and MCPs hold secrets in clear text, so they have no history: when a change of one returns,
-      the store has nothing of the old value.
+    - A session is the branch `agentscope2/sessions/USER/SESSION`. The key `record` has its record and state,
+      `messages/NUMBER/ID` each message, and `places/ID` the key of the message. A change is a commit.
+    - Any other record is the branch `agentscope2/KIND/USER/ID`; a document of a knowledge base is
+      `agentscope2/documents/USER/BASE/ID`, and a channel `agentscope2/channels/ID`.
+    - A deletion leaves nothing in the store. The deletion of an agent, a schedule, a team, a knowledge base
+      or an SOP first deletes the records that belong to it: call it again if it was cut off.
+    - Channels, credentials and MCPs hold secrets in clear text, so they have no history: when a change of one
+      returns, the store has nothing of the old value.
     - The later one of two changes of a record wins. A message for a session that was deleted since this
       storage read it raises NotFound.
 
-    `keep` is about sessions. Channels and SOPs raise NotImplementedError.
+    `keep` is about sessions.
     """
 
     def __init__(self, store: StoreLike = None, *, keep: KeepLike = None) -> None:
@@ -72,81 +94,74 @@ class VstateStorage(AsyncOpened, app.StorageBase):
         """The name of the branch of a session."""
         return self._opening.branch("sessions", user_id, session_id)
 
-    async def _list(self, kind: type[_R], user_id: str | None) -> list[_R]:
-        """The records of a user, or of all users, the oldest first."""
+    @awaited
+    def _list(self, /, kind: type[_R], *ids: str, **named: str) -> list[_R]:
+        """The records whose ids begin with these, the oldest first."""
+        ids = (_FOLDERS[kind], *ids, *named.values())
+        found = [record for _, record in self._opening.read_all(lambda state: _record(kind, state), *ids)]
+        return sorted(found, key=lambda record: record.created_at)
 
-        def read() -> list[_R]:
-            heads = self._opening.sessions(_FOLDERS[kind], *([] if user_id is None else [user_id]))
-            found = [_record(kind, Snapshot(self.repo, head)) for head in heads.values()]
-            return sorted(filter(None, found), key=lambda record: record.created_at)
+    @awaited
+    def _get(self, /, kind: type[_R], *ids: str, **named: str) -> _R | None:
+        branch = self._opening.branch(_FOLDERS[kind], *ids, *named.values())
+        return self._opening.read(branch, partial(_record, kind))
 
-        return await self._run(read)
-
-    async def _get(self, kind: type[_R], user_id: str, *id: str, **named: str) -> _R | None:
-        branch = self._opening.branch(_FOLDERS[kind], user_id, *id, *named.values())
-        return await self._run(lambda: _record(kind, self._opening.state(branch)))
+    @awaited
+    def _delete(self, /, kind: type, *ids: str, **named: str) -> bool:
+        return self._opening.delete(self._opening.branch(_FOLDERS[kind], *ids, *named.values())) is not None
 
     async def _get_by_name(self, kind: type[_R], user_id: str, name: str) -> _R | None:
         return next((record for record in await self._list(kind, user_id) if record.name == name), None)
 
     async def _put(self, user_id: str, *given: Any, **named: Any) -> str:
-        """Store a record. One that replaces another keeps its `created_at`."""
+        """Store a record of a user, and return its id."""
         (record,) = [*given, *named.values()]
-        kind, now = type(record), datetime.now().isoformat()
-        data = {**record.model_dump(mode="json"), "user_id": user_id, "updated_at": now}
-        branch = self._opening.branch(_FOLDERS[kind], user_id, record.id)
-        other = await self._get_by_name(kind, user_id, record.name) if kind in _NAMED else None
-        if other is not None and other.id != record.id:
-            raise ValueError(f"the user has another record with the name {record.name!r}")
-
-        def changes(state: Snapshot | None) -> Changes:
-            kept = {} if state is None else state.get(_RECORD, {})
-            return {_RECORD: {**data, "created_at": kept.get("created_at", data["created_at"])}}, ()
-
-        def put() -> None:
-            self._opening.newest(branch)  # one that was deleted begins anew
-            self._commit(branch, changes, f"put {record.id}")
-            if kind in _SECRET:
-                self._opening.shorten(branch)
-
-        await self._run(put)
-        return str(record.id)
+        return await self._store(record.model_copy(update={"user_id": user_id}))
 
     async def _put_record(self, user_id: str, record: _R) -> _R:
         """Store a record of this user, and return it with its new `updated_at`."""
         if record.user_id != user_id:
             raise ValueError(f"record.user_id is {record.user_id!r}, and not {user_id!r}")
-        await self._put(user_id, record)
-        return await self._get(type(record), user_id, record.id) or record
+        await self._store(record)
+        return await self._get(type(record), *_ids(record)) or record
 
-    async def _edit(
-        self, kind: type[_R], user_id: str, id: str, edit: Callable[[dict[str, Any]], dict[str, Any] | None]
-    ) -> _R | None:
-        """Set the fields that a function makes out of a record; None if it makes none, or there is none."""
-        branch, edited = self._opening.branch(_FOLDERS[kind], user_id, id), dict[str, Any]()
+    async def _store(self, record: Any, labels: Mapping[str, str] = MappingProxyType({})) -> str:
+        """Store a record. One that replaces another keeps its `created_at`."""
+        kind = type(record)
+        data = {**record.model_dump(mode="json"), "updated_at": datetime.now().isoformat()}
+        branch = self._opening.branch(_FOLDERS[kind], *_ids(record))
+        other = await self._get_by_name(kind, record.user_id, record.name) if kind in _NAMED else None
+        if other is not None and other.id != record.id:
+            raise ValueError(f"the user has another record with the name {record.name!r}")
 
-        def changes(state: Snapshot | None) -> Changes | None:
+        def changes(state: ReadableState) -> Changes:
+            created = state.get(_RECORD, data)["created_at"]
+            return {_RECORD: {**data, "created_at": created}}, ()
+
+        def put() -> None:
+            self._opening.newest(branch)  # one that was deleted begins anew
+            self._opening.commit(branch, changes, message=summary(f"put {record.id}"), labels=labels)
+            if kind in _SECRET:
+                self._opening.shorten(branch)
+
+        await in_thread(put)
+        return str(record.id)
+
+    @awaited
+    def _edit(self, kind: type[_R], edit: _Edit, *ids: str) -> _R | None:
+        """Edit a record, and return it; None if nothing changes, or if there is no such record."""
+        edited: dict[str, Any] = {}
+
+        def changes(state: ReadableState) -> Changes | None:
             nonlocal edited
-            data = {} if state is None else dict(state.get(_RECORD, {}))
+            data = state.get(_RECORD, {})
             new = edit(data) if data else None
             edited = {} if new is None else {**data, **new, "updated_at": datetime.now().isoformat()}
             return ({_RECORD: edited}, ()) if edited else None
 
-        await self._run(lambda: self._commit(branch, changes, f"edit {id}"))
+        branch = self._opening.branch(_FOLDERS[kind], *ids)
+        self._opening.commit(branch, changes, message=summary(f"edit {ids[-1]}"))
         return kind.model_validate(edited) if edited else None
-
-    async def _delete(self, kind: type, user_id: str, *id: str, **named: str) -> bool:
-        branch = self._opening.branch(_FOLDERS[kind], user_id, *id, *named.values())
-        return await self._run(lambda: self._opening.delete(branch)) is not None
-
-    async def _run(self, work: Callable[[], _T]) -> _T:
-        return await in_thread(lambda: retry_after_sweep(self.repo, work))
-
-    def _commit(self, branch: str, changes: _Change, message: str) -> None:
-        def on_top(head: Commit | None) -> Changes | None:
-            return changes(None if head is None else Snapshot(self.repo, head))
-
-        self._opening.commit(branch, on_top, message=summary(message))
 
     async def upsert_credential(self, user_id: str, credential_data: CredentialBase) -> str:
         """Store a credential. One without a name gets that of its type, with a number if that is taken."""
@@ -188,12 +203,29 @@ class VstateStorage(AsyncOpened, app.StorageBase):
         for session in await self.list_sessions(user_id, agent_id):
             await self.delete_session(user_id, agent_id, session.id)
         for team in await self.list_teams(user_id):
-            await self._edit(app.TeamRecord, user_id, team.id, partial(_without_member, agent_id))
+            await self._edit(app.TeamRecord, partial(_without_member, agent_id), user_id, team.id)
         return await self._delete(app.AgentRecord, user_id, agent_id)
+
+    list_all_channels = partialmethod(_list, app.ChannelRecord)
+    get_channel = partialmethod(_get, app.ChannelRecord)
+
+    async def upsert_channel(self, record: app.ChannelRecord, platform_bot_id: str) -> str:
+        return await self._store(record, {_BOT: platform_bot_id})
+
+    async def list_channels(self, user_id: str) -> list[app.ChannelRecord]:
+        return [each for each in await self.list_all_channels() if each.user_id == user_id]
+
+    @awaited
+    def get_channel_id_by_platform_bot_id(self, platform_bot_id: str) -> str | None:
+        found = self._opening.sessions("channels", labels={_BOT: platform_bot_id})
+        return next((id for _, id in found), None)
+
+    async def delete_channel(self, channel_id: str, platform_bot_id: str) -> bool:
+        return await self._delete(app.ChannelRecord, channel_id)
 
     upsert_schedule = _put
     list_schedules = partialmethod(_list, app.ScheduleRecord)
-    list_all_schedules = partialmethod(_list, app.ScheduleRecord, None)
+    list_all_schedules = partialmethod(_list, app.ScheduleRecord)
     get_schedule = partialmethod(_get, app.ScheduleRecord)
 
     async def delete_schedule(self, user_id: str, schedule_id: str) -> bool:
@@ -214,7 +246,7 @@ class VstateStorage(AsyncOpened, app.StorageBase):
         new = {"config": config, **({} if state is None else {"state": state})}
         data = {name: part.model_dump(mode="json") for name, part in new.items()}
         if session_id:
-            found = await self._edit(app.SessionRecord, user_id, session_id, lambda _: data)
+            found = await self._edit(app.SessionRecord, lambda _: data, user_id, session_id)
             if found is not None:
                 return found
         new |= {"origin": origin, **source, **({"id": session_id} if session_id else {})}
@@ -226,14 +258,14 @@ class VstateStorage(AsyncOpened, app.StorageBase):
         self, user_id: str, agent_id: str, session_id: str, state: AgentState
     ) -> None:
         data = {"state": state.model_dump(mode="json")}
-        if await self._edit(app.SessionRecord, user_id, session_id, lambda _: data) is None:
+        if await self._edit(app.SessionRecord, lambda _: data, user_id, session_id) is None:
             raise KeyError(f"user {user_id!r} has no session {session_id!r}")
 
     async def set_session_team_id(self, user_id: str, session_id: str, team_id: str | None) -> None:
         def edit(data: dict[str, Any]) -> dict[str, Any] | None:
             return None if data.get("team_id") == team_id else {"team_id": team_id}
 
-        await self._edit(app.SessionRecord, user_id, session_id, edit)
+        await self._edit(app.SessionRecord, edit, user_id, session_id)
 
     async def _list_sessions(
         self, field: str, user_id: str, *id: str, **named: str
@@ -260,33 +292,37 @@ class VstateStorage(AsyncOpened, app.StorageBase):
 
     async def upsert_message(self, user_id: str, session_id: str, msg: Msg) -> None:
         branch, data = self.branch(user_id, session_id), msg.model_dump(mode="json")
+        place = join_path(_PLACES, msg.id)
 
-        def changes(state: Snapshot | None) -> Changes:
-            keys = _message_keys(state)
-            number = int(split_path(next(reversed(keys.values())))[1]) + 1 if keys else 0
-            return {keys.get(msg.id) or join_path(_MESSAGES, f"{number:010}", msg.id): data}, ()
+        def changes(state: ReadableState) -> Changes:
+            if (key := state.get(place)) is not None:
+                return {key: data}, ()
+            last = next(iter(state.keys(f"{_MESSAGES}/", reverse=True)), None)
+            number = 0 if last is None else int(split_path(last)[1]) + 1
+            key = join_path(_MESSAGES, f"{number:010}", msg.id)
+            return {key: data, place: key}, ()
 
-        message = messages_in_words([data], with_role=True) or msg.role
-        await self._run(lambda: self._commit(branch, changes, message))
+        message = summary(messages_in_words([data], with_role=True) or msg.role)
+        await in_thread(lambda: self._opening.commit(branch, changes, message=message))
 
-    async def delete_message(self, user_id: str, session_id: str, message_id: str) -> bool:
-        branch, found = self.branch(user_id, session_id), False
+    @awaited
+    def delete_message(self, user_id: str, session_id: str, message_id: str) -> bool:
+        place = join_path(_PLACES, message_id)
 
-        def changes(state: Snapshot | None) -> Changes | None:
-            nonlocal found
-            found = message_id in (keys := _message_keys(state))
-            return ({}, [keys[message_id]]) if found else None
+        def changes(state: ReadableState) -> Changes | None:
+            key = state.get(place)
+            return None if key is None else ({}, [key, place])
 
-        await self._run(lambda: self._commit(branch, changes, f"delete message {message_id}"))
-        return found
+        message = summary(f"delete message {message_id}")
+        return self._opening.commit(self.branch(user_id, session_id), changes, message=message) is not None
 
-    async def get_message(self, user_id: str, session_id: str, message_id: str) -> Msg | None:
-        def read() -> Msg | None:
-            state = self._opening.state(self.branch(user_id, session_id))
-            key = _message_keys(state).get(message_id)
-            return None if state is None or key is None else Msg.model_validate(state[key])
+    @awaited
+    def get_message(self, user_id: str, session_id: str, message_id: str) -> Msg | None:
+        def look(state: Snapshot) -> Msg | None:
+            key = state.get(join_path(_PLACES, message_id))
+            return None if key is None else Msg.model_validate(state[key])
 
-        return await self._run(read)
+        return self._opening.read(self.branch(user_id, session_id), look)
 
     async def list_messages(
         self, user_id: str, session_id: str, limit: int = 50, before: str | None = None, **kwargs: Any
@@ -294,15 +330,49 @@ class VstateStorage(AsyncOpened, app.StorageBase):
         if "offset" in kwargs:
             warnings.warn("`offset` does nothing: give a message's id as `before`", DeprecationWarning, 2)
 
-        def read() -> tuple[list[Msg], bool]:
-            state = self._opening.state(self.branch(user_id, session_id))
-            keys = _message_keys(state)
-            end = len(keys) if before is None else [*keys, before].index(before) * (before in keys)
-            begin = max(0, end - limit)
-            found = {} if state is None else state.get_many([*keys.values()][begin:end])
-            return [Msg.model_validate(data) for data in found.values()], begin > 0
+        def look(state: Snapshot) -> tuple[list[Msg], bool]:
+            keys = iter(state.keys(f"{_MESSAGES}/", reverse=True))
+            if before is not None:
+                end = state.get(join_path(_PLACES, before))
+                keys = islice(dropwhile(lambda key: key != end, keys), 1, None)
+            newest = [*islice(keys, limit + 1)]
+            found = state.get_many(reversed(newest[:limit]))
+            return [Msg.model_validate(data) for data in found.values()], len(newest) > limit
 
-        return await self._run(read)
+        branch = self.branch(user_id, session_id)
+        return await in_thread(lambda: self._opening.read(branch, look) or ([], False))
+
+    upsert_sop = upsert_sop_run = _put_record
+    get_sop = partialmethod(_get, app.SOPRecord)
+    get_sop_run = partialmethod(_get, app.SOPRunRecord)
+    list_sops = partialmethod(_list, app.SOPRecord)
+
+    async def delete_sop(self, user_id: str, sop_id: str) -> bool:
+        for run in await self.list_sop_runs(user_id, sop_id):
+            await self.delete_sop_run(user_id, run.id)
+        return await self._delete(app.SOPRecord, user_id, sop_id)
+
+    async def list_sop_runs(
+        self, user_id: str, sop_id: str | None = None, phase: SOPPhase | None = None
+    ) -> list[app.SOPRunRecord]:
+        return [
+            run
+            for run in reversed(await self._list(app.SOPRunRecord, user_id))
+            if sop_id in (None, run.sop_id) and phase in (None, run.state.phase)
+        ]
+
+    async def update_sop_run(
+        self, user_id: str, sop_run_id: str, state: SOPRunState, sessions: dict[str, str] | None = None
+    ) -> None:
+        new = {"state": state.model_dump(mode="json"), **({} if sessions is None else {"sessions": sessions})}
+        if await self._edit(app.SOPRunRecord, lambda _: new, user_id, sop_run_id) is None:
+            raise KeyError(f"user {user_id!r} has no SOP run {sop_run_id!r}")
+
+    async def delete_sop_run(self, user_id: str, sop_run_id: str) -> bool:
+        run = await self.get_sop_run(user_id, sop_run_id)
+        for session_id in run.sessions.values() if run else ():
+            await self.delete_session(user_id, "", session_id)
+        return await self._delete(app.SOPRunRecord, user_id, sop_run_id)
 
     upsert_team = upsert_knowledge_base = _put_record
     get_team = partialmethod(_get, app.TeamRecord)
@@ -334,34 +404,9 @@ class VstateStorage(AsyncOpened, app.StorageBase):
             raise KeyError(f"user {user_id!r} has no knowledge base {record.knowledge_base_id!r}")
         return await self._put_record(user_id, record)
 
-    async def get_knowledge_document(
-        self, user_id: str, knowledge_base_id: str, document_id: str
-    ) -> app.KnowledgeDocumentRecord | None:
-        found = await self._get(app.KnowledgeDocumentRecord, user_id, document_id)
-        return found if found is not None and found.knowledge_base_id == knowledge_base_id else None
-
-    async def list_knowledge_documents(
-        self, user_id: str, knowledge_base_id: str
-    ) -> list[app.KnowledgeDocumentRecord]:
-        found = await self._list(app.KnowledgeDocumentRecord, user_id)
-        return [each for each in found if each.knowledge_base_id == knowledge_base_id]
-
-    async def delete_knowledge_document(self, user_id: str, knowledge_base_id: str, document_id: str) -> bool:
-        found = await self.get_knowledge_document(user_id, knowledge_base_id, document_id)
-        return found is not None and await self._delete(app.KnowledgeDocumentRecord, user_id, document_id)
-
-    async def _edit_document(
-        self,
-        user_id: str,
-        knowledge_base_id: str,
-        document_id: str,
-        edit: Callable[[dict[str, Any]], dict[str, Any] | None],
-    ) -> bool:
-        def checked(data: dict[str, Any]) -> dict[str, Any] | None:
-            return edit(data) if data["knowledge_base_id"] == knowledge_base_id else None
-
-        edited = await self._edit(app.KnowledgeDocumentRecord, user_id, document_id, checked)
-        return edited is not None
+    get_knowledge_document = partialmethod(_get, app.KnowledgeDocumentRecord)
+    list_knowledge_documents = partialmethod(_list, app.KnowledgeDocumentRecord)
+    delete_knowledge_document = partialmethod(_delete, app.KnowledgeDocumentRecord)
 
     async def update_knowledge_document_status(
         self,
@@ -378,45 +423,32 @@ class VstateStorage(AsyncOpened, app.StorageBase):
         def edit(data: dict[str, Any]) -> dict[str, Any]:
             return {"status": status, "data": {**data["data"], **new}}
 
-        await self._edit_document(user_id, knowledge_base_id, document_id, edit)
+        await self._edit(app.KnowledgeDocumentRecord, edit, user_id, knowledge_base_id, document_id)
 
-    async def acquire_knowledge_document_lease(
+    async def _lease(
         self,
+        may: Callable[[dict[str, Any], str, datetime], bool],
         user_id: str,
         knowledge_base_id: str,
         document_id: str,
         processing_node: str,
-        lease_ttl: timedelta,
+        lease_ttl: timedelta | None = None,
         now: datetime | None = None,
     ) -> bool:
+        """Give a node the lease of a document, if it may have the lease; without a time, take it back."""
         at = now or datetime.now()
+        node = None if lease_ttl is None else processing_node
+        ends = None if lease_ttl is None else (at + lease_ttl).isoformat()
 
         def edit(data: dict[str, Any]) -> dict[str, Any] | None:
-            ends = data["lease_expires_at"]
-            if data["processing_node"] and ends and datetime.fromisoformat(ends) >= at:
-                return None
-            return _lease(processing_node, at + lease_ttl)
+            new = {"processing_node": node, "lease_expires_at": ends}
+            return new if may(data, processing_node, at) else None
 
-        return await self._edit_document(user_id, knowledge_base_id, document_id, edit)
+        ids = user_id, knowledge_base_id, document_id
+        return await self._edit(app.KnowledgeDocumentRecord, edit, *ids) is not None
 
-    async def renew_knowledge_document_lease(
-        self,
-        user_id: str,
-        knowledge_base_id: str,
-        document_id: str,
-        processing_node: str,
-        lease_ttl: timedelta,
-        now: datetime | None = None,
-    ) -> bool:
-        new = _lease(processing_node, (now or datetime.now()) + lease_ttl)
-        edit = partial(_of_holder, processing_node, new)
-        return await self._edit_document(user_id, knowledge_base_id, document_id, edit)
-
-    async def release_knowledge_document_lease(
-        self, user_id: str, knowledge_base_id: str, document_id: str, processing_node: str
-    ) -> None:
-        edit = partial(_of_holder, processing_node, _lease(None, None))
-        await self._edit_document(user_id, knowledge_base_id, document_id, edit)
+    acquire_knowledge_document_lease = partialmethod(_lease, _is_free)
+    renew_knowledge_document_lease = release_knowledge_document_lease = partialmethod(_lease, _is_holder)
 
     async def list_knowledge_documents_with_expired_lease(
         self, now: datetime | None = None
@@ -424,14 +456,14 @@ class VstateStorage(AsyncOpened, app.StorageBase):
         at = now or datetime.now()
         return [
             each
-            for each in await self._list(app.KnowledgeDocumentRecord, None)
+            for each in await self._list(app.KnowledgeDocumentRecord)
             if each.status not in ("ready", "error") and each.lease_expires_at and each.lease_expires_at < at
         ]
 
     async def list_knowledge_documents_pending_since(
         self, threshold: datetime
     ) -> list[app.KnowledgeDocumentRecord]:
-        found = await self._list(app.KnowledgeDocumentRecord, None)
+        found = await self._list(app.KnowledgeDocumentRecord)
         return [each for each in found if each.status == "pending" and each.created_at < threshold]
 
 
@@ -444,21 +476,12 @@ def _without_member(agent_id: str, team: dict[str, Any]) -> dict[str, Any] | Non
     return None if new == data else {"data": new}
 
 
-def _lease(node: str | None, ends: datetime | None) -> dict[str, Any]:
-    return {"processing_node": node, "lease_expires_at": ends and ends.isoformat()}
+def _ids(record: Any) -> list[str]:
+    """The ids of the branch of a record, after its kind."""
+    return [getattr(record, field) for field in _IDS.get(type(record), ("user_id", "id"))]
 
 
-def _of_holder(node: str, new: dict[str, Any], document: dict[str, Any]) -> dict[str, Any] | None:
-    """The new lease of a document, if this node holds it."""
-    return new if document["processing_node"] == node else None
-
-
-def _record(kind: type[_R], state: Snapshot | None) -> _R | None:
+def _record(kind: Any, state: Snapshot) -> Any:
     """The record of a branch; None without one."""
-    data = None if state is None else state.get(_RECORD)
+    data = state.get(_RECORD)
     return None if data is None else kind.model_validate(data)
-
-
-def _message_keys(state: Snapshot | None) -> dict[str, str]:
-    """The keys of the messages of a session by their ids, in order."""
-    return {} if state is None else {split_path(key)[2]: key for key in state.keys(f"{_MESSAGES}/")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from time import time
 from typing import Any, Final
 from uuid import uuid4
@@ -13,8 +14,8 @@ from vstate.errors import NotFound
 from vstate.integrations import framework_of
 from vstate.integrations.branches import beginnings
 from vstate.integrations.opening import Changes, KeepLike, Opened, Opening, StoreLike, summary
-from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path
+from vstate.state.base import ReadableState
 from vstate.state.snapshot import Snapshot
 
 with framework_of("agno"):
@@ -75,8 +76,7 @@ class VstateDb(Opened, BaseDb):
 
     def get_session(self, session_id: str, *args: Any, **options: Any) -> Any:
         """A session with its runs; None if there is none, or if it is another user's."""
-        states = {session_id: self._opening.state(self._branch(_SESSION, session_id))}
-        return _db(_SESSION, states, with_runs=True).get_session(session_id, *args, **options)
+        return self._one(_SESSION, session_id).get_session(session_id, *args, **options)
 
     def get_sessions(
         self,
@@ -88,11 +88,11 @@ class VstateDb(Opened, BaseDb):
         **options: Any,
     ) -> Any:
         """The sessions that are asked for, or their rows with a count. Runs are read for these alone."""
-        states = self._states(_SESSION, user_id)
-        db = _db(_SESSION, states)
+        db = self._all(_SESSION, user_id)
         rows, count = db.get_sessions(session_type, user_id, *args, deserialize=False, **options)
         for row in rows if include_runs else ():
-            row[_RUNS] = _runs(states[row["session_id"]], row["session_id"])
+            whole = self.get_session(row["session_id"], deserialize=False)
+            row[_RUNS] = whole and whole[_RUNS]
         return utils.deserialize_sessions(session_type, rows) if deserialize else (rows, count)
 
     def delete_session(self, session_id: str, user_id: str | None = None) -> bool:
@@ -112,9 +112,8 @@ class VstateDb(Opened, BaseDb):
         made = _plain(run if isinstance(run, dict) else run.to_dict())
         key = join_path(_RUNS, made["run_id"])
 
-        def changes(head: Commit | None) -> Changes | None:
-            state = None if head is None else Snapshot(self.repo, head)
-            if state is None or _SESSION not in state:
+        def changes(state: ReadableState) -> Changes | None:
+            if _SESSION not in state:
                 raise NotFound(f"no session {session_id!r}", name=session_id)
             if user_id is not None and state[_SESSION].get("user_id") not in (None, user_id):
                 return None
@@ -128,11 +127,14 @@ class VstateDb(Opened, BaseDb):
     def get_run(self, run_id: str, deserialize: bool = True) -> Any:
         """A run, None if there is none. It looks in all sessions."""
         key = join_path(_RUNS, run_id)
-        for id, state in self._states(_SESSION).items():
-            if key in state:
-                run = {**state[key], "session_id": id}
-                row = utils.build_single_run_row(run, id, state[_SESSION].get("user_id"))
-                return utils.deserialize_run(row["run_type"], run) if deserialize else row
+
+        def look(state: Snapshot) -> tuple[_Row, str | None] | None:
+            return (state[key], state[_SESSION].get("user_id")) if key in state else None
+
+        for (_, id), (stored, user_id) in self._opening.read_all(look, _PARTS[_SESSION]):
+            run = {**stored, "session_id": id}
+            row = utils.build_single_run_row(run, id, user_id)
+            return utils.deserialize_run(row["run_type"], run) if deserialize else row
         return None
 
     # Memories
@@ -148,20 +150,19 @@ class VstateDb(Opened, BaseDb):
 
     def get_user_memory(self, memory_id: str, *args: Any, **options: Any) -> Any:
         """A memory; None if there is none, or if it is another user's."""
-        states = {memory_id: self._opening.state(self._branch(_MEMORY, memory_id))}
-        return _db(_MEMORY, states).get_user_memory(memory_id, *args, **options)
+        return self._one(_MEMORY, memory_id).get_user_memory(memory_id, *args, **options)
 
     def get_user_memories(self, user_id: str | None = None, *args: Any, **options: Any) -> Any:
         """The memories that are asked for, or their rows with a count."""
-        return _db(_MEMORY, self._states(_MEMORY, user_id)).get_user_memories(user_id, *args, **options)
+        return self._all(_MEMORY, user_id).get_user_memories(user_id, *args, **options)
 
     def get_all_memory_topics(self, user_id: str | None = None) -> list[str]:
         """The topics of a user's memories, or of all."""
-        return list(_db(_MEMORY, self._states(_MEMORY, user_id)).get_all_memory_topics(user_id))
+        return list(self._all(_MEMORY, user_id).get_all_memory_topics(user_id))
 
     def get_user_memory_stats(self, *args: Any, **options: Any) -> Any:
         """For each user the count of memories and the time of the newest; and the count of users."""
-        return _db(_MEMORY, self._states(_MEMORY)).get_user_memory_stats(*args, **options)
+        return self._all(_MEMORY).get_user_memory_stats(*args, **options)
 
     def delete_user_memory(self, memory_id: str, user_id: str | None = None) -> None:
         """Delete a memory, unless it is another user's."""
@@ -175,7 +176,7 @@ class VstateDb(Opened, BaseDb):
 
     def clear_memories(self) -> None:
         """Delete the memories of all users."""
-        self.delete_user_memories(self._states(_MEMORY))
+        self.delete_user_memories(id for _, id in self._opening.sessions(_PARTS[_MEMORY]))
 
     # Rows
 
@@ -185,22 +186,26 @@ class VstateDb(Opened, BaseDb):
     def _delete(self, kind: str, id: str) -> bool:
         return self._opening.delete(self._branch(kind, id), keep_history=self._keep_history) is not None
 
-    def _states(self, kind: str, user_id: str | None = None) -> dict[str, Snapshot]:
-        """The branches of a user's rows, or of all, by the ids of the rows."""
+    def _one(self, kind: str, id: str) -> Any:
+        """A db of agno with this row, and the runs of a session."""
+        row = self._opening.read(self._branch(kind, id), partial(_row, kind, with_runs=kind == _SESSION))
+        return _db(kind, {id: row})
+
+    def _all(self, kind: str, user_id: str | None = None) -> Any:
+        """A db of agno with the rows of a user, or of all, but not the runs of sessions."""
         labels = {} if user_id is None else {_USER: user_id}
-        found = self._opening.sessions(_PARTS[kind], labels=labels).items()
-        return {id: Snapshot(self.repo, head) for (_, id), head in found}
+        found = self._opening.read_all(partial(_row, kind), _PARTS[kind], labels=labels)
+        return _db(kind, {id: row for (_, id), row in found})
 
     def _change(self, kind: str, id: str, method: str, *args: Any, **options: Any) -> Any:
         """The result of a method of agno that changes a row, which is stored then; None if it may not."""
         owner = getattr(args[0], "user_id", None)
         result: Any = None
 
-        def changes(head: Commit | None) -> Changes | None:
+        def changes(state: ReadableState) -> Changes | None:
             nonlocal result
-            states = {id: None if head is None else Snapshot(self.repo, head)}
-            db = _db(kind, states, with_runs=method == "rename_session")  # its result has them
-            old = db._sessions.get(id) if kind == _SESSION else db.get_user_memory(id, False)
+            old = _row(kind, state, with_runs=method == "rename_session")  # its result has them
+            db = _db(kind, {id: old})
             is_foreign = kind == _MEMORY and old is not None and old.get("user_id") not in (None, owner)
             result = None if is_foreign else getattr(db, method)(*args, **options)
             if result is None:
@@ -222,21 +227,27 @@ def _plain(row: _Row) -> _Row:
     return dict(json.loads(json.dumps(row, cls=utils.CustomJSONEncoder)))
 
 
-def _runs(state: Snapshot, session_id: str) -> list[_Row]:
-    found = [{**run, "session_id": session_id} for _, run in state.items(f"{_RUNS}/")]
-    return sorted(found, key=lambda run: (run["run_index"], run.get("created_at") or 0))
+def _row(kind: str, state: ReadableState, *, with_runs: bool = False) -> _Row | None:
+    """The stored row of a branch; None without one."""
+    if kind not in state:
+        return None
+    row = dict(state[kind])
+    if with_runs:
+        runs = state.values(f"{_RUNS}/")
+        row[_RUNS] = sorted(runs, key=lambda run: (run["run_index"], run.get("created_at") or 0))
+    return row
 
 
-def _db(kind: str, states: Mapping[str, Snapshot | None], *, with_runs: bool = False) -> Any:
-    """A db of agno with the rows of these branches. In a copy of a branch a row has the id of the copy."""
+def _db(kind: str, rows: Mapping[str, _Row | None]) -> Any:
+    """A db of agno with these rows. In a copy of a branch a row has the id of the copy."""
     db = InMemoryDb()
-    for id, state in states.items():
-        if state is not None and kind in state:
-            row = {**state[kind], f"{kind}_id": id}
-            if kind == _MEMORY:
-                db._memories.append(row)
-            else:
-                db._sessions[id] = {**row, _RUNS: _runs(state, id) if with_runs else None}
+    for id, row in rows.items():
+        if row is not None and kind == _MEMORY:
+            db._memories.append({**row, "memory_id": id})
+        elif row is not None:
+            runs = row.get(_RUNS)
+            runs = runs and [{**run, "session_id": id} for run in runs]
+            db._sessions[id] = {**row, "session_id": id, _RUNS: runs}
     return db
 
 

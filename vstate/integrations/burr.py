@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from vstate.aio.workers import awaited, in_thread
 from vstate.errors import AlreadyExists, InvalidInput
 from vstate.integrations import framework_of
 from vstate.integrations.opening import AsyncOpened, Changes, KeepLike, Opened, Opening, StoreLike, summary
-from vstate.objects.commit import Commit
-from vstate.patterns.fields import Fields, Packed
+from vstate.patterns.fields import STEP, Fields, Packed
+from vstate.state.base import ReadableState
+from vstate.state.snapshot import Snapshot
 
 with framework_of("burr"):
     from burr.core import State
@@ -38,7 +39,7 @@ class _Steps:
     ) -> None:
         self._opening = Opening(store, "burr", keep=keep, prefix=("burr",))
         self._serde_kwargs = dict(serde_kwargs or {})
-        self._fields = Fields(self._opening.repo, _STATE)
+        self._fields = Fields(_STATE)
 
     def set_serde_kwargs(self, serde_kwargs: Mapping[str, Any]) -> None:
         """Give Burr's serializers these arguments from now on."""
@@ -55,23 +56,25 @@ class _Steps:
             app_id = next(iter(self._list(partition_key)), None)
             if app_id is None:
                 return None
-        head = self._opening.newest(self._opening.branch(partition_key or "", app_id))
-        if head is None:
+
+        def look(newest: Snapshot) -> PersistedStateData | None:
+            repo, head = newest.repo, newest.commit
+            for commit in [head] if sequence_id is None else repo.log(head, first_parent=True):
+                state = Snapshot(repo, commit)
+                step = state[STEP]
+                if sequence_id in (None, step["sequence_id"]):
+                    return {
+                        "partition_key": partition_key or "",
+                        "app_id": app_id,
+                        "sequence_id": step["sequence_id"],
+                        "position": step["position"],
+                        "state": State.deserialize(self._fields.load(state), **self._serde_kwargs),
+                        "created_at": commit.time.isoformat(),
+                        "status": step["status"],
+                    }
             return None
-        commits = [head] if sequence_id is None else self._opening.repo.log(str(head.id), first_parent=True)
-        for commit in commits:
-            step = self._fields.step(commit)
-            if sequence_id is None or step["sequence_id"] == sequence_id:
-                return {
-                    "partition_key": partition_key or "",
-                    "app_id": app_id,
-                    "sequence_id": step["sequence_id"],
-                    "position": step["position"],
-                    "state": State.deserialize(self._fields.load(commit), **self._serde_kwargs),
-                    "created_at": commit.time.isoformat(),
-                    "status": step["status"],
-                }
-        return None
+
+        return self._opening.read(self._opening.branch(partition_key or "", app_id), look)
 
     def _list(self, /, partition_key: str | None, **kwargs: Any) -> list[str]:
         """The applications of the partition. The one that was saved last is first."""
@@ -83,10 +86,8 @@ class _Steps:
 
         The store has nothing of it afterwards. With `keep_history`, the reflog keeps it for 30 days.
         """
-        return (
-            self._opening.delete(self._opening.branch(partition_key or "", app_id), keep_history=keep_history)
-            is not None
-        )
+        branch = self._opening.branch(partition_key or "", app_id)
+        return self._opening.delete(branch, keep_history=keep_history) is not None
 
     def _packed(self, state: State[Any]) -> Packed:
         """The fields of a state; InvalidInput for one that is no plain data."""
@@ -103,25 +104,39 @@ class _Steps:
                 f"{error}; register a serializer for the field with Burr's register_field_serde"
             ) from error
 
-    def _save(self, branch: str, step: Mapping[str, Any], packed: Packed) -> None:
-        """Commit a step; AlreadyExists if the branch has this step, or a later one, with other values."""
+    def _saving(
+        self,
+        /,
+        partition_key: str | None,
+        app_id: str,
+        sequence_id: int,
+        position: str,
+        state: State[Any],
+        status: str,
+        **kwargs: Any,
+    ) -> Callable[[], None]:
+        """Take the state of a step as it is now, and return the function that commits the step."""
+        branch, packed = self._opening.branch(partition_key or "", app_id), self._packed(state)
+        step = {"sequence_id": sequence_id, "position": position, "status": status}
+        message = summary(f"step {sequence_id}: {position} ({status})")
 
-        def changes(head: Commit | None) -> Changes | None:
-            if head is not None:
-                last = self._fields.step(head)
-                if step["sequence_id"] <= last["sequence_id"]:
-                    if {**step, "fields": packed.names} == last and self._fields.is_same(head, packed):
-                        return None  # saved again, after a lost answer
-                    raise AlreadyExists(
-                        f"the branch {branch!r} has step {last['sequence_id']}, so step "
-                        f"{step['sequence_id']} is not saved: another run of the application saved it. "
-                        "Load the application again, or give this run an app_id of its own",
-                        name=branch,
-                    )
-            return self._fields.changes(branch, head, packed, step)
+        def changes(state: ReadableState) -> Changes | None:
+            last = state.get(STEP)
+            if last is None or sequence_id > last["sequence_id"]:
+                return self._fields.changes(branch, state, packed, step)
+            if {**step, "fields": packed.names} == last and self._fields.is_same(state, packed):
+                return None  # saved again, after a lost answer
+            raise AlreadyExists(
+                f"the branch {branch!r} has step {last['sequence_id']}, so step {sequence_id} is not saved: "
+                "another run of the application saved it. Load the application again, or give this run an "
+                "app_id of its own",
+                name=branch,
+            )
 
-        message = summary(f"step {step['sequence_id']}: {step['position']} ({step['status']})")
-        self._fields.landed(branch, self._opening.commit(branch, changes, message=message), packed)
+        def save() -> None:
+            self._fields.landed(branch, self._opening.commit(branch, changes, message=message), packed)
+
+        return save
 
 
 class VstatePersister(Opened, _Steps, BaseStatePersister):
@@ -139,28 +154,15 @@ class VstatePersister(Opened, _Steps, BaseStatePersister):
     Raises InvalidInput for a field that Burr's serializers do not turn into plain data.
     """
 
-    def cleanup(self) -> None:
-        """As `close`."""
-        self.close()
+    cleanup = Opened.close
 
     def is_initialized(self) -> bool:
         """True: a store of vstate needs no preparation."""
         return True
 
-    def save(
-        self,
-        partition_key: str | None,
-        app_id: str,
-        sequence_id: int,
-        position: str,
-        state: State[Any],
-        status: str,
-        **kwargs: Any,
-    ) -> None:
+    def save(self, *args: Any, **options: Any) -> None:
         """Store the state after a step as one commit; AlreadyExists if there is this step or a later one."""
-        packed = self._packed(state)
-        step = {"sequence_id": sequence_id, "position": position, "status": status}
-        self._save(self._opening.branch(partition_key or "", app_id), step, packed)
+        self._saving(*args, **options)()
 
     load = _Steps._load
     list_app_ids = _Steps._list
@@ -173,29 +175,16 @@ class AsyncVstatePersister(AsyncOpened, _Steps, AsyncBaseStatePersister):
     A cancelled call has ended before the cancellation comes out.
     """
 
-    async def cleanup(self) -> None:
-        """As `close`."""
-        await self.close()
+    cleanup = AsyncOpened.close
 
     async def is_initialized(self) -> bool:
         """True: a store of vstate needs no preparation."""
         return True
 
-    async def save(
-        self,
-        partition_key: str | None,
-        app_id: str,
-        sequence_id: int,
-        position: str,
-        state: State[Any],
-        status: str,
-        **kwargs: Any,
-    ) -> None:
+    async def save(self, *args: Any, **options: Any) -> None:
         """As `VstatePersister.save`."""
         # Before the first await: the application may go on to change the values.
-        packed = self._packed(state)
-        step = {"sequence_id": sequence_id, "position": position, "status": status}
-        await in_thread(lambda: self._save(self._opening.branch(partition_key or "", app_id), step, packed))
+        await in_thread(self._saving(*args, **options))
 
     load = awaited(_Steps._load)
     list_app_ids = awaited(_Steps._list)

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vstate.aio.workers import awaited, in_thread
 from vstate.display.chats import messages_in_words
-from vstate.errors import NotFound
 from vstate.integrations import framework_of
 from vstate.integrations.branches import BranchName
 from vstate.integrations.opening import AsyncOpened, KeepLike, Opening, StoreLike, copied, summary
-from vstate.objects.commit import Commit, microseconds
+from vstate.objects.commit import microseconds
 from vstate.plural import counted
 from vstate.readers.chats import claude_messages
 from vstate.state.snapshot import Snapshot
@@ -93,7 +92,8 @@ class VstateSessionStore(AsyncOpened, SessionStore):
         def plan(known: _Transcripts) -> list[_Record]:
             new = known.new(subpath, given)
             if new and subpath == _MAIN:
-                before = self._summary(key["session_id"], self._journals[branch].head)
+                head = self._journals[branch].head
+                before = None if head is None else _summary(Snapshot(self.repo, head))
                 beside[_SUMMARY] = fold_session_summary(before, key, [entry for _, entry in new])["data"]
             return new
 
@@ -151,21 +151,16 @@ class VstateSessionStore(AsyncOpened, SessionStore):
         Raises NotFound without the session, and AlreadyExists if the new id is taken. The SDK's own
         `fork_session_via_store` stores the entries once more, with uuids of their own.
         """
-        source = self.branch(key)
-        head = self.repo.newest(source)
-        if head is None:
-            raise NotFound(f"no session {key['session_id']!r}", name=source)
-        new = self.branch({**key, "session_id": new_session_id})
-        self._opening.copy(source, head, new)
+        self._opening.copy(self.branch(key), self.branch({**key, "session_id": new_session_id}))
 
     def _all(self, project_key: str) -> list[SessionSummaryEntry]:
-        sessions = self._opening.sessions(project_key)
-        found = (self._summary(ids[-1], head) for ids, head in sessions.items())
-        return [each for each in found if each is not None]
+        found = self._opening.read_all(_summary, project_key)
+        return [{**summary, "session_id": ids[-1]} for ids, summary in found]
 
-    def _summary(self, session_id: str, head: Commit | None) -> SessionSummaryEntry | None:
-        """What the SDK made of a session's entries; None if the session has no transcript of its own."""
-        data = None if head is None else Snapshot(self.repo, head).get(_SUMMARY)
-        if head is None or data is None:
-            return None
-        return {"session_id": session_id, "mtime": microseconds(head.time) // 1000, "data": dict(data)}
+
+def _summary(state: Snapshot) -> SessionSummaryEntry | None:
+    """What the SDK made of a session's entries; None if the session has no transcript of its own."""
+    data = state.get(_SUMMARY)
+    if data is None:
+        return None
+    return {"session_id": "", "mtime": microseconds(state.commit.time) // 1000, "data": data}

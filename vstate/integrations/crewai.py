@@ -31,6 +31,8 @@ from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.patterns.fields import STEP, Fields, exact
 from vstate.plural import counted
+from vstate.state.base import ReadableState
+from vstate.state.live import Live
 from vstate.state.snapshot import Snapshot
 
 with framework_of("crewai"):
@@ -83,7 +85,7 @@ class VstateFlowPersistence(OpenedModel, FlowPersistence):
         super().__init__()
         self.path = opening.path
         self._opening = opening
-        self._fields = Fields(opening.repo, "state")
+        self._fields = Fields("state")
 
     def branch(self, flow_uuid: str) -> BranchName:
         """The name of the branch of a flow. Raises InvalidInput for an empty id."""
@@ -98,10 +100,11 @@ class VstateFlowPersistence(OpenedModel, FlowPersistence):
 
     def load_state(self, flow_uuid: str) -> dict[str, Any] | None:
         """The newest state of the flow, None if there is none."""
-        head = self._opening.newest(self.branch(flow_uuid))
-        if head is None:
-            return None
-        return _of_flow(flow_uuid, self._fields.step(head), self._fields.load(head))
+
+        def look(stored: Snapshot) -> dict[str, Any]:
+            return _of_flow(flow_uuid, stored, self._fields.load(stored))
+
+        return self._opening.read(self.branch(flow_uuid), look)
 
     def save_pending_feedback(
         self, flow_uuid: str, context: PendingFeedbackContext, state_data: dict[str, Any] | BaseModel
@@ -114,19 +117,20 @@ class VstateFlowPersistence(OpenedModel, FlowPersistence):
 
     def load_pending_feedback(self, flow_uuid: str) -> tuple[dict[str, Any], PendingFeedbackContext] | None:
         """The state and the question of a flow that waits for a person; None if it does not wait."""
-        head = self._opening.newest(self.branch(flow_uuid))
-        pending = None if head is None else Snapshot(self.repo, head).get(_PENDING)
-        if head is None or pending is None:
-            return None
-        context = {**pending["context"], "flow_id": flow_uuid}
-        state = _of_flow(flow_uuid, self._fields.step(head), dict(pending["state"]))
-        return state, PendingFeedbackContext.from_dict(context)
+
+        def look(stored: Snapshot) -> tuple[dict[str, Any], PendingFeedbackContext] | None:
+            if (pending := stored.get(_PENDING)) is None:
+                return None
+            context = PendingFeedbackContext.from_dict({**pending["context"], "flow_id": flow_uuid})
+            return _of_flow(flow_uuid, stored, dict(pending["state"])), context
+
+        return self._opening.read(self.branch(flow_uuid), look)
 
     def clear_pending_feedback(self, flow_uuid: str) -> None:
         """Note that the flow waits no more. Its state stays."""
         self._opening.commit(
             self.branch(flow_uuid),
-            lambda head: None if head is None else ({}, [_PENDING]),
+            lambda stored: ({}, [_PENDING]) if _PENDING in stored else None,
             message="feedback received",
         )
 
@@ -136,8 +140,8 @@ class VstateFlowPersistence(OpenedModel, FlowPersistence):
         branch, fields = self.branch(flow_uuid), self._fields
         packed = fields.pack(state)
 
-        def changes(head: Commit | None) -> Changes:
-            new, gone = fields.changes(branch, head, packed, {"flow": flow_uuid, "method": method})
+        def changes(stored: ReadableState) -> Changes:
+            new, gone = fields.changes(branch, stored, packed, {"flow": flow_uuid, "method": method})
             return {**beside, **new}, gone
 
         fields.landed(branch, self._opening.commit(branch, changes, message=summary(message)), packed)
@@ -175,7 +179,7 @@ class VstateProvider(OpenedModel, JsonProvider):
         super().__init__()
         self.path = opening.path
         self._opening = opening
-        self._fields = Fields(opening.repo, "checkpoint")
+        self._fields = Fields("checkpoint")
 
     @model_serializer(mode="wrap")
     def _dumped(self, handler: Any) -> Any:
@@ -201,10 +205,12 @@ class VstateProvider(OpenedModel, JsonProvider):
             head = self.repo.newest(name)
             self._opening.require_standing(name, head)
             base = self._commit_of(parent_id) if head is None and parent_id else None
-            before = {"number": 0, "first": 1} if head is None else fields.step(head)
+            below = head or base
+            stored = Live() if below is None else Snapshot(self.repo, below)
+            before = {"number": 0, "first": 1} if head is None else stored[STEP]
             number = before["number"] + 1
             facts = {"number": number, "first": before["first"], "form": form}
-            new, gone = fields.changes(name, head or base, packed, facts)
+            new, gone = fields.changes(name, stored, packed, facts)
             message = summary(f"checkpoint {number}: {trigger}")
             try:
                 commit = self._opening.commit_on(name, head, new, gone, message=message, base=base)
@@ -219,11 +225,12 @@ class VstateProvider(OpenedModel, JsonProvider):
     def newest(self, location: str, *, branch: str = "main") -> str | None:
         """Where the newest checkpoint is, for `file` and `from_checkpoint`; None if there is none."""
         name = self.branch(location, branch)
-        head = self._opening.newest(name)
-        if head is None:
-            return None
-        step = self._fields.step(head)
-        return f"{name}#{head.id}" if step["number"] >= step["first"] else None
+
+        def look(stored: Snapshot) -> str | None:
+            step = stored[STEP]
+            return f"{name}#{stored.commit.id}" if step["number"] >= step["first"] else None
+
+        return self._opening.read(name, look)
 
     def prune(self, location: str, max_keep: int, *, branch: str = "main") -> int:
         """Keep the newest `max_keep` checkpoints, and return how many are gone.
@@ -233,12 +240,9 @@ class VstateProvider(OpenedModel, JsonProvider):
         check_count("max_keep", max_keep, 0)
         removed = 0
 
-        def changes(head: Commit | None) -> Changes | None:
+        def changes(stored: ReadableState) -> Changes | None:
             nonlocal removed
-            removed = 0
-            if head is None:
-                return None
-            step = self._fields.step(head)
+            step = stored.get(STEP, {"number": 0, "first": 1})
             removed = max(0, step["number"] - max_keep + 1 - step["first"])
             return ({STEP: {**step, "first": step["first"] + removed}}, ()) if removed else None
 
@@ -253,13 +257,18 @@ class VstateProvider(OpenedModel, JsonProvider):
     def from_checkpoint(self, location: str) -> str:
         """The JSON text of a checkpoint; NotFound if there is none, or if it was pruned."""
         branch, _, id = location.rpartition("#")
-        head = self.repo.newest(branch)
         commit = self._commit_of(id)
-        if head is not None and commit is not None:
-            step = self._fields.step(commit)
-            if step["number"] >= self._fields.step(head)["first"]:
-                return _put_together(self._fields.load(commit), step["form"])
-        raise NotFound(f"there is no checkpoint {location!r}", name=location)
+
+        def look(newest: Snapshot) -> str | None:
+            stored = None if commit is None else Snapshot(self.repo, commit)
+            if stored is None or stored[STEP]["number"] < newest[STEP]["first"]:
+                return None
+            return _put_together(self._fields.load(stored), stored[STEP]["form"])
+
+        found = self._opening.read(branch, look, follows=False)
+        if found is None:
+            raise NotFound(f"there is no checkpoint {location!r}", name=location)
+        return found
 
     afrom_checkpoint = awaited(from_checkpoint)
 
@@ -306,9 +315,10 @@ def _value(value: object) -> Any:
         return _fields_of(value)
 
 
-def _of_flow(flow_uuid: str, step: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+def _of_flow(flow_uuid: str, stored: Snapshot, state: dict[str, Any]) -> dict[str, Any]:
     """The state with the id of the flow, which is another one on a branch that was copied."""
-    if step["flow"] != flow_uuid and state.get("id") == step["flow"]:
+    flow = stored[STEP]["flow"]
+    if flow != flow_uuid and state.get("id") == flow:
         state["id"] = flow_uuid
     return state
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, Final
 from uuid import uuid4
 
 from vstate.aio.workers import awaited, in_thread, shielded
-from vstate.errors import AlreadyExists, RefMoved
+from vstate.errors import AlreadyExists, NotFound, RefMoved
 from vstate.integrations import framework_of
 from vstate.integrations.branches import branch_of
 from vstate.integrations.opening import AsyncOpened, KeepLike, Opening, StoreLike, summary
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path, split_path
-from vstate.repo.repository import Repository
 from vstate.repo.writing import BranchChanges
 from vstate.state.snapshot import Snapshot
 
@@ -97,16 +96,14 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
             room=True,
         )
         try:
-            if not self.repo.store.transactional and others:
-                if self.repo.newest(branch) is not None:
-                    raise _taken(session_id)
-                self._write_first(others)
-                others = []
-            head, *_ = self.repo.commit_many([created, *others])
+            if not self.repo.store.transactional and self.repo.newest(branch) is not None:
+                raise _taken(session_id)  # before the states of the user and the app change
+            head, *_ = self._opening.commit_each([created, *others])
         except RefMoved:
             raise _taken(session_id) from None
         assert head is not None  # it has a key
-        return self._session(app_name, user_id, session_id, head, self._shared(app_name, user_id), [])
+        state = {**_state_of(Snapshot(self.repo, head)), **self._shared(app_name, user_id)}
+        return _session(app_name, user_id, session_id, head, state, [])
 
     @awaited
     def get_session(
@@ -118,13 +115,13 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
     @awaited
     def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
         """The sessions of a user, or of all users, without their events; the last updated one is last."""
-        found = self._opening.sessions(app_name, *(() if user_id is None else (user_id,)))
-        shared: dict[str, dict[str, Any]] = {}
-        sessions = []
-        for (_, owner, session_id), head in found.items():
-            if owner not in shared:
-                shared[owner] = self._shared(app_name, owner)
-            sessions.append(self._session(app_name, owner, session_id, head, shared[owner], []))
+        users = () if user_id is None else (user_id,)
+        found = dict(self._opening.read_all(_with_state, app_name, *users))
+        shared = {user: self._shared(app_name, user) for user in {user for _, user, _ in found}}
+        sessions = [
+            _session(app_name, user, id, head, {**own, **deepcopy(shared[user])}, [])
+            for (_, user, id), (head, own) in found.items()
+        ]
         sessions.sort(key=lambda each: (each.last_update_time, each.user_id, each.id))
         return ListSessionsResponse(sessions=sessions)
 
@@ -137,7 +134,7 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
     @awaited
     def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """The state of the user, without the prefix of its keys."""
-        return self._state_of(branch_of(*_USERS, app_name, user_id))
+        return self._state_at(branch_of(*_USERS, app_name, user_id))
 
     async def append_event(self, session: Session, event: Event) -> Event:
         """Append the event, and apply its change of state, as one commit.
@@ -169,12 +166,11 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
         Raises SessionNotFoundError, and AlreadyExistsError if the new id is taken.
         """
         new = (new_session_id or "").strip() or str(uuid4())
-        source = self._opening.branch(app_name, user_id, session_id.strip())
-        head = self.repo.newest(source)
-        if head is None:
-            raise SessionNotFoundError(f"Session {session_id} not found.")
+        source, copy = (self._opening.branch(app_name, user_id, id) for id in (session_id.strip(), new))
         try:
-            self._opening.copy(source, head, self._opening.branch(app_name, user_id, new))
+            self._opening.copy(source, copy)
+        except NotFound:
+            raise SessionNotFoundError(f"Session {session_id} not found.") from None
         except AlreadyExists:
             raise _taken(new) from None
         found = self._get(app_name, user_id, new, None)
@@ -185,50 +181,37 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
     # Reading
 
     def _get(self, app: str, user: str, session_id: str, config: GetSessionConfig | None) -> Session | None:
-        journal = self._journals[self._opening.branch(app, user, session_id)]
-        with journal.lock:
-            records, head = journal.refresh().records, journal.head
-            if head is None:
-                return None
-            if config is not None and config.after_timestamp is not None:
-                records = [record for record in records if record["timestamp"] >= config.after_timestamp]
-            if config is not None and config.num_recent_events is not None:
-                records = records[max(len(records) - config.num_recent_events, 0) :]
-            events = [Event.model_validate(record) for record in records]
-        shared = self._shared(app, user)
-        return self._session(app, user, session_id, head, shared, events)
+        branch = self._opening.branch(app, user, session_id)
+        journal = self._journals[branch]
 
-    def _session(
-        self,
-        app: str,
-        user: str,
-        session_id: str,
-        head: Commit,
-        shared: Mapping[str, Any],
-        events: Sequence[Event],
-    ) -> Session:
-        session = Session(
-            id=session_id,
-            app_name=app,
-            user_id=user,
-            state={**_state_at(self.repo, head), **deepcopy(shared)},
-            events=list(events),
-            last_update_time=_updated(head),
-        )
-        session._storage_update_marker = head.id
-        return session
+        def look(_: Snapshot) -> tuple[Commit, dict[str, Any], list[Event]] | None:
+            with journal.lock:
+                records, head = journal.refresh().records, journal.head
+                if head is None:
+                    return None
+                if config is not None and config.after_timestamp is not None:
+                    records = [record for record in records if record["timestamp"] >= config.after_timestamp]
+                if config is not None and config.num_recent_events is not None:
+                    records = records[max(len(records) - config.num_recent_events, 0) :]
+                events = [Event.model_validate(record) for record in records]
+            return *_with_state(Snapshot(self.repo, head)), events
+
+        found = self._opening.read(branch, look, follows=False)
+        if found is None:
+            return None
+        head, own, events = found
+        return _session(app, user, session_id, head, {**own, **self._shared(app, user)}, events)
 
     def _shared(self, app: str, user: str) -> dict[str, Any]:
         """The states of the app and of the user, with the prefixes of their keys."""
-        apps, users = (self._state_of(branch_of(*parts)) for parts in ((*_APPS, app), (*_USERS, app, user)))
+        apps, users = (self._state_at(branch_of(*parts)) for parts in ((*_APPS, app), (*_USERS, app, user)))
         return {
             **{State.APP_PREFIX + key: value for key, value in apps.items()},
             **{State.USER_PREFIX + key: value for key, value in users.items()},
         }
 
-    def _state_of(self, branch: str) -> dict[str, Any]:
-        head = self.repo.newest(branch)
-        return {} if head is None else _state_at(self.repo, head)
+    def _state_at(self, branch: str) -> dict[str, Any]:
+        return self._opening.read(branch, _state_of, follows=False) or {}
 
     # Writing
 
@@ -256,22 +239,12 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
         with journal.lock:
             if journal.head is None or _is_stale(session, journal.head):
                 journal.refresh()  # another process may have been here
-            if not self.repo.store.transactional and others:
-                if not plan(journal.refresh()):
-                    others = []
-                self._write_first(others)
-                others = []
             commit = journal.append(
                 plan, message=_summary(event), beside=own, others=others, info={_UPDATED: event.timestamp}
             )
             head = commit or journal.head
             assert head is not None  # `plan` raises for a session that does not exist
             session._storage_update_marker = head.id
-
-    def _write_first(self, others: Iterable[BranchChanges]) -> None:
-        """Write the states of user and app to a store that cannot write them together with the session."""
-        for each in others:
-            self.repo.commit_many([each])
 
 
 def _updated(head: Commit) -> float:
@@ -288,9 +261,27 @@ def _is_stale(session: Session, head: Commit) -> bool:
     return bool(_updated(head) > session.last_update_time if marker is None else marker != head.id)
 
 
-def _state_at(repo: Repository, head: Commit) -> dict[str, Any]:
-    items = Snapshot(repo, head).items(f"{_STATE}/")
-    return {split_path(key)[1]: value for key, value in items}
+def _with_state(stored: Snapshot) -> tuple[Commit, dict[str, Any]]:
+    return stored.commit, _state_of(stored)
+
+
+def _state_of(stored: Snapshot) -> dict[str, Any]:
+    return {split_path(key)[1]: value for key, value in stored.items(f"{_STATE}/")}
+
+
+def _session(
+    app: str, user: str, session_id: str, head: Commit, state: dict[str, Any], events: list[Event]
+) -> Session:
+    session = Session(
+        id=session_id,
+        app_name=app,
+        user_id=user,
+        state=state,
+        events=events,
+        last_update_time=_updated(head),
+    )
+    session._storage_update_marker = head.id
+    return session
 
 
 def _split(app: str, user: str, state: Mapping[str, Any]) -> tuple[dict[str, Any], list[BranchChanges]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from blake3 import blake3
 
@@ -21,6 +21,8 @@ from vstate.state.snapshot import Snapshot
 
 with framework_of("key-value"):
     from key_value.aio.stores import base
+
+_T = TypeVar("_T")
 
 _PREFIX: Final = "key_value"
 _TIMES: Final = "created_at", "expires_at"
@@ -68,8 +70,7 @@ class VstateKeyValue(
 
     @awaited
     def _get_managed_entry(self, *, collection: str, key: str) -> base.ManagedEntry | None:
-        found = self._opening.read(self.branch(key, collection), _entry)
-        return None if found is None else found[1]
+        return self._find(self.branch(key, collection), _entry)
 
     async def _put_managed_entry(
         self, *, collection: str, key: str, managed_entry: base.ManagedEntry
@@ -92,8 +93,8 @@ class VstateKeyValue(
 
     @awaited
     def _delete_managed_entry(self, *, key: str, collection: str) -> bool:
-        found = self._opening.read(name := self.branch(key, collection), _entry)
-        return self._delete(name) and found is not None and not found[1].is_expired
+        found = self._find(name := self.branch(key, collection), _entry)
+        return self._delete(name) and found is not None and not found.is_expired
 
     @awaited
     def _get_collection_keys(self, *, collection: str, limit: int | None = None) -> list[str]:
@@ -128,23 +129,25 @@ class VstateKeyValue(
             BranchChanges(name, set=record, labels=name.labels, message="put", room=True)
             for name, record in records.items()
         ]
-        for some in [changes] if self.repo.store.transactional else [[each] for each in changes]:
-            for each, commit in zip(some, self.repo.commit_many(some), strict=True):
-                if commit and commit.parent_ids and not self._keep_history:
-                    self._opening.shorten(each.branch)
+        for each, commit in zip(changes, self._opening.commit_each(changes), strict=True):
+            if commit and commit.parent_ids and not self._keep_history:
+                self._opening.shorten(each.branch)
         with suppress(StorageError):  # the items have landed, and nothing may say otherwise
             self._round = self._round or self.repo.branch_names(f"{_PREFIX}/")
             looked_at, self._round = self._round[:_LOOKED_AT], self._round[_LOOKED_AT:]
             self._delete_expired(looked_at)
+
+    def _find(self, name: str, look: Callable[[Snapshot], _T]) -> _T | None:
+        return self._opening.read(name, look, follows=False)
 
     def _delete(self, name: str, seen: Commit | None = None) -> bool:
         return self._opening.delete(name, keep_history=self._keep_history, seen=seen) is not None
 
     def _delete_expired(self, names: Iterable[str]) -> None:
         for name in names:
-            found = self._opening.read(name, _entry)
-            if found is not None and found[1].is_expired:
-                self._delete(name, found[0])  # unless another writer has set it anew
+            expired = self._find(name, lambda state: state.commit if _entry(state).is_expired else None)
+            if expired is not None:
+                self._delete(name, expired)  # unless another writer has set it anew
 
 
 def _entry(state: Snapshot) -> base.ManagedEntry:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from copy import deepcopy
-from typing import Any, Final, Literal
+from copy import copy, deepcopy
+from typing import Any, Final, Literal, Self
 
 from vstate.aio.workers import awaited
 from vstate.errors import InvalidInput
@@ -173,6 +173,10 @@ class VstateStateStorage(Opened):
     - A save beside a deletion of the state raises NotFound: load the state first.
     """
 
+    _is_session = False
+    _at: Commit | Literal["anywhere"] | None = "anywhere"
+    """The commit that a save stands on."""
+
     def __init__(self, run_id: str, store: StoreLike = None, *, keep: KeepLike = None) -> None:
         self._opening = Opening(store, "llama_index.run", keep=keep, prefix=("llama_index", "runs"))
         self._run_id = run_id
@@ -187,17 +191,28 @@ class VstateStateStorage(Opened):
     @awaited
     def load(self) -> StateRecord | None:
         """The state as it was saved last; None before the first save."""
-        return self._read(self._opening.newest(self.branch))
+        found = self._opening.read(self.branch, lambda stored: (stored.commit, _record(stored)))
+        head, record = found or (None, None)
+        if self._is_session:
+            self._at = head
+        return record
 
     @awaited
     def save(self, record: StateRecord) -> None:
-        """Replace the state, wherever the branch is."""
-        self._save(record, "save the state")
+        """Replace the state, wherever the branch is; in a session, where it was loaded."""
+        if self._at == "anywhere":
+            self._save(record, "save the state")
+        else:
+            new = _stored(record)
+            saved = self._opening.commit_on(self.branch, self._at, new, message="save the state")
+            self._at = saved or self._at
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[_Session]:
+    async def session(self) -> AsyncIterator[Self]:
         """A storage for one load and one save. The save raises RefMoved if the state has moved since."""
-        yield _Session(self)
+        session = self if self._is_session else copy(self)
+        session._is_session = True
+        yield session
 
     def to_handle(self) -> dict[str, Any]:
         """The name of this state in the store, for `parse_own_handle`."""
@@ -211,46 +226,21 @@ class VstateStateStorage(Opened):
     @awaited
     def copy_from_handle(self, handle: str) -> None:
         """Take over the state of another run of this store, by one commit; none if that run has none."""
-        self._save(self._read(self.repo.newest(self._opening.branch(handle))), f"state of run {handle}")
-
-    def _read(self, head: Commit | None) -> StateRecord | None:
-        stored = None if head is None else Snapshot(self.repo, head).get(_STATE)
-        if stored is None:
-            return None
-        tree = stored["tree"]
-        data = stored["text"] if tree is None else json.dumps(tree)
-        return StateRecord(data=data, state_type=stored["type"], state_module=stored["module"])
+        record = self._opening.read(self._opening.branch(handle), _record, follows=False)
+        self._save(record, f"state of run {handle}")
 
     def _save(self, record: StateRecord | None, message: str) -> None:
         changes = ({}, [_STATE]) if record is None else (_stored(record), ())
-        self._opening.commit(self.branch, lambda head: changes, message=summary(message))
+        self._opening.commit(self.branch, lambda state: changes, message=summary(message))
 
 
-class _Session:
-    """A load and a save of one state. The save stands on the commit that was loaded."""
-
-    def __init__(self, storage: VstateStateStorage) -> None:
-        self._storage = storage
-        self._seen: Commit | Literal["anywhere"] | None = "anywhere"
-
-    @awaited
-    def load(self) -> StateRecord | None:
-        self._seen = self._storage._opening.newest(self._storage.branch)
-        return self._storage._read(self._seen)
-
-    @awaited
-    def save(self, record: StateRecord) -> None:
-        storage = self._storage
-        if self._seen == "anywhere":
-            return storage._save(record, "save the state")
-        commit = storage._opening.commit_on(
-            storage.branch, self._seen, _stored(record), message="save the state"
-        )
-        self._seen = commit or self._seen
-
-    @asynccontextmanager
-    async def session(self) -> AsyncIterator[_Session]:
-        yield self
+def _record(state: Snapshot) -> StateRecord | None:
+    stored = state.get(_STATE)
+    if stored is None:
+        return None
+    tree = stored["tree"]
+    data = stored["text"] if tree is None else json.dumps(tree)
+    return StateRecord(data=data, state_type=stored["type"], state_module=stored["module"])
 
 
 def _stored(record: StateRecord) -> dict[str, Any]:

@@ -131,7 +131,7 @@ class _Branches(Mapping[str, str]):
             self._repo.policies.set(branch, prefix, "ours")
         try:
             if at is not None:
-                self._opening.copy(branch, _commit_of(self._repo, at), branch)
+                self._opening.copy(branch, branch, _commit_of(self._repo, at))
             else:
                 self._repo.commit(branch, set=marks, expect=None, labels=labels, message="begin")
         except (AlreadyExists, RefMoved) as error:

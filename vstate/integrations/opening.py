@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
@@ -35,6 +35,8 @@ from vstate.repo.rules.labels import Atom, Label
 from vstate.repo.rules.security import Security
 from vstate.repo.upkeep.gc import Collector
 from vstate.repo.writing import BranchChanges
+from vstate.state.base import ReadableState
+from vstate.state.live import Live
 from vstate.state.snapshot import Snapshot
 from vstate.values.pickling import loads
 
@@ -145,22 +147,40 @@ class Opening(Uncopied):
         """Read the newest commit of a branch, None if there is no such branch."""
         return self.seen(branch, self.repo.newest(branch))
 
-    def state(self, branch: str) -> Snapshot | None:
-        """Read a branch as it is at its newest commit, None if there is no such branch."""
-        head = self.newest(branch)
-        return None if head is None else Snapshot(self.repo, head)
+    def read(self, branch: str, look: Callable[[Snapshot], T | None], *, follows: bool = True) -> T | None:
+        """What a function makes of the newest commit of a branch; None if there is no such branch.
 
-    def read(self, branch: str, look: Callable[[Snapshot], T]) -> tuple[Commit, T] | None:
-        """The newest commit of a branch, and what a function makes of the branch there; None if it is absent.
-
-        The function is called again if the objects that it reads went, because the branch has moved or went.
+        The function is called again if objects that it reads went, because the branch has moved or went.
+        Later writes of the adapter follow what it read here.
         """
-        while (head := self.repo.newest(branch)) is not None:
+        newest = self.newest if follows else self.repo.newest
+        return self._look(newest(branch), branch, look, newest)
+
+    def read_all(
+        self, look: Callable[[Snapshot], T | None], *ids: str, labels: Mapping[str, Atom] = _NO_LABELS
+    ) -> Iterator[tuple[tuple[str, ...], T]]:
+        """All ids of each of `sessions`, and what a function makes of it, where this is not None.
+
+        A session that is deleted meanwhile is left out.
+        """
+        for each, head in self.sessions(*ids, labels=labels).items():
+            made = self._look(head, self.branch(*each), look, self.repo.newest)
+            if made is not None:
+                yield each, made
+
+    def _look(
+        self,
+        head: Commit | None,
+        branch: str,
+        look: Callable[[Snapshot], T | None],
+        newest: Callable[[str], Commit | None],
+    ) -> T | None:
+        while head is not None:
             try:
-                return head, look(Snapshot(self.repo, head))
+                return look(Snapshot(self.repo, head))
             except StorageError:
-                now = self.repo.newest(branch)
-                if now is not None and now.oid == head.oid:
+                known, head = head, newest(branch)
+                if head is not None and head.oid == known.oid:
                     raise
         return None
 
@@ -244,20 +264,24 @@ class Opening(Uncopied):
     def commit(
         self,
         branch: str,
-        changes: Callable[[Commit | None], Changes | None],
+        changes: Callable[[ReadableState], Changes | None],
         *,
         message: str,
         labels: Mapping[str, Label] = _NO_LABELS,
     ) -> Commit | None:
-        """Commit the changes that a function makes out of the newest commit; None if it makes none.
+        """Commit the changes that a function makes out of the branch; None if it makes none.
 
-        It is called again if another writer was faster. Raises NotFound as `require_standing`. The branch
-        also gets the labels.
+        Without a branch the function gets an empty state. It is called again if another writer was faster.
+        Raises NotFound as `require_standing`. The branch also gets the labels.
         """
-        while True:
-            head = self.repo.newest(branch)
+
+        def plan(head: Commit | None, state: ReadableState) -> tuple[Commit | None, Changes | None]:
             self.require_standing(branch, head)
-            made = changes(head)
+            return head, changes(state)
+
+        while True:
+            found = self.read(branch, lambda state: plan(state.commit, state), follows=False)
+            head, made = found or plan(None, Live())
             if made is None:
                 return None
             try:
@@ -297,11 +321,25 @@ class Opening(Uncopied):
         self.wrote(branch, commit or head, begun)
         return commit
 
-    def copy(self, source: str, head: Commit, branch: str) -> None:
-        """Begin a branch at a commit of another one; AlreadyExists if it exists.
+    def commit_each(self, changes: Sequence[BranchChanges]) -> list[Commit | None]:
+        """Commit the changes of several branches, as `Repository.commit_many` does.
 
-        It is one ref; between shortened names it is also one commit, with the labels of the new one.
+        It is one transaction. In a store without transactions, such as S3, it is one for each branch, and the
+        first branch is the last.
         """
+        if self.repo.store.transactional:
+            return self.repo.commit_many(changes)
+        return [commit for each in reversed(changes) for commit in self.repo.commit_many([each])][::-1]
+
+    def copy(self, source: str, branch: str, at: Commit | None = None) -> None:
+        """Begin a branch at a commit, by default the newest one of another branch, with the labels of that.
+
+        It is one ref; between shortened names it is also one commit, with the labels of the new one. Raises
+        NotFound without the other branch, and AlreadyExists if the new one exists.
+        """
+        head = at or self.repo.newest(source)
+        if head is None:
+            raise NotFound(f"there is no branch {source!r}", name=source)
         known, own = self.repo.labels([source]).get(source, {}), first_labels(branch, None)
         if own is None and IDS not in known:
             self.repo.create_branch(branch, head, like=source)

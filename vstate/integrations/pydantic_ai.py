@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 from vstate.aio.workers import awaited, in_thread
 from vstate.errors import InvalidInput, NotFound, RefMoved
@@ -23,6 +24,8 @@ with framework_of("pydantic-ai"):
         ConversationStore,
     )
     from pydantic_core import PydanticSerializationError
+
+_T = TypeVar("_T")
 
 _PREFIX: Final = "pydantic_ai"
 _RECORD: Final = "record"
@@ -63,15 +66,14 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
     def read_record(self, conversation_id: str) -> ConversationRecord | None:
         """The record of the conversation, None if there is no such conversation."""
         branch = self._opening.branch(conversation_id)
-        return self._record(branch, self.repo.newest(branch))
+        return self._opening.read(branch, self._record, follows=False)
 
     @awaited
     def read_records(self, *, scope: str | None = None, limit: int | None = None) -> list[ConversationRecord]:
         """The records, or those of the scope. The one that was saved last is first."""
         labels = {} if scope is None else {"scope": scope}
-        names = self.repo.branch_names(f"{_PREFIX}/", labels=labels)
-        found = (self._record(name, head) for name, head in self.repo.branches(names).items())
-        records = [each for each in found if each is not None and scope in (None, each.scope)]
+        found = self._opening.read_all(self._record, labels=labels)
+        records = [record for _, record in found if scope in (None, record.scope)]
         return sorted(records, key=lambda record: record.updated_at, reverse=True)[:limit]
 
     async def write_record(
@@ -100,7 +102,7 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
         branch = self._opening.branch(conversation_id)
         while True:
             head = self._expected(branch, conversation_id, expected_revision)
-            keys = [] if head is None else list(Snapshot(self.repo, head).keys())
+            keys = self._opening.read(branch, lambda state: [*state.keys()], follows=False) or ()
             try:
                 # The commit decides between this call and a save: a deleted branch would not be compared.
                 self.repo.commit(branch, delete=keys, expect=head, message="deleted")
@@ -115,31 +117,30 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
     @awaited
     def read_entry(self, entry_id: str) -> ConversationEntry:
         """The entry; KeyError if no conversation has it."""
-        return _entry(self._state_with(entry_id)[_key(entry_id)])
+        return self._with(entry_id, lambda state: _entry(state[_key(entry_id)]))
 
     @awaited
     def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
         """The entries up to `head_id`, or the last `limit` of them; KeyError if no conversation has it."""
         if head_id is None:
             return []
-        state = self._state_with(head_id)
-        if limit is None:
-            for key in state.keys(f"{_MESSAGES}/"):
-                state[key]  # forwards, so that many are read at once
-        found: list[ConversationEntry] = []
-        for stored in _line(state, head_id):
-            if limit is not None and len(found) >= limit:
-                break
-            found.append(_entry(stored))
-        return found[::-1]
+
+        def look(state: Snapshot) -> list[ConversationEntry]:
+            if limit is None:
+                for key in state.keys(f"{_MESSAGES}/"):
+                    state[key]  # forwards, so that many are read at once
+            return [_entry(stored) for stored in islice(_line(state, head_id), limit)][::-1]
+
+        return self._with(head_id, look)
 
     # The keys of a conversation
 
-    def _record(self, branch: str, head: Commit | None) -> ConversationRecord | None:
-        stored = None if head is None else Snapshot(self.repo, head).get(_RECORD)
+    def _record(self, state: Snapshot) -> ConversationRecord | None:
+        stored = state.get(_RECORD)
         if stored is None:
             return None
         record = _RECORDS.validate_python(stored)
+        branch = self._opening.branch(record.conversation_id)
         for entry_id in (record.head_id, *record.branches):
             if entry_id is not None:
                 self._places[entry_id] = branch
@@ -170,8 +171,8 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
 
     def _expected(self, branch: str, conversation_id: str, revision: str | None) -> Commit | None:
         """The newest commit of the branch; ConversationConflict if its record has another revision."""
-        head = self.repo.newest(branch)
-        record = self._record(branch, head)
+        look = self._opening.read(branch, lambda state: (state.commit, self._record(state)), follows=False)
+        head, record = look or (None, None)
         if (None if record is None else record.revision) != revision:
             raise ConversationConflict(conversation_id)
         return head
@@ -180,27 +181,30 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
         """The entries of another conversation that this one needs: those up to where it was forked."""
         if entry_id is None or (head is not None and _key(entry_id) in Snapshot(self.repo, head)):
             return {}
+
+        def look(state: Snapshot) -> dict[str, Any]:
+            line = _line(state, entry_id) if _key(entry_id) in state else ()
+            return {_key(stored["id"]): stored for stored in line}
+
         source = record["forked_from"]
-        other = None if source is None else self.repo.newest(self._opening.branch(source))
-        state = None if other is None else Snapshot(self.repo, other)
-        if state is None or _key(entry_id) not in state:
+        found = source and self._opening.read(self._opening.branch(str(source)), look, follows=False)
+        if not found:
             raise ConversationConflict(record["conversation_id"])
-        return {_key(stored["id"]): stored for stored in _line(state, entry_id)}
+        return dict(found)
 
-    def _state_with(self, entry_id: str) -> Snapshot:
-        """A conversation that has the entry; KeyError if there is none."""
-        for head in self._heads(entry_id):
-            state = Snapshot(self.repo, head)
-            if _key(entry_id) in state:
-                return state
-        raise KeyError(entry_id)
+    def _with(self, entry_id: str, look: Callable[[Snapshot], _T]) -> _T:
+        """What a function makes of a conversation that has the entry; KeyError if there is none."""
 
-    def _heads(self, entry_id: str) -> Iterator[Commit]:
+        def with_entry(state: Snapshot) -> _T | None:
+            return look(state) if _key(entry_id) in state else None
+
         place = self._places.get(entry_id)
-        head = None if place is None else self.repo.newest(place)
-        if head is not None:
-            yield head
-        yield from self.repo.branches(self.repo.branch_names(f"{_PREFIX}/")).values()
+        found = None if place is None else self._opening.read(place, with_entry, follows=False)
+        if found is None:
+            found = next((each for _, each in self._opening.read_all(with_entry)), None)
+        if found is None:
+            raise KeyError(entry_id)
+        return found
 
 
 def _key(entry_id: str) -> str:

@@ -10,8 +10,8 @@ from vstate.arguments import check_count
 from vstate.errors import InvalidInput
 from vstate.integrations import framework_of
 from vstate.integrations.opening import AsyncOpened, Changes, KeepLike, Opening, StoreLike, copied, summary
-from vstate.objects.commit import Commit
 from vstate.readers.chats import HarnessSteps
+from vstate.state.base import ReadableState
 from vstate.state.snapshot import Snapshot
 
 with framework_of("pydantic-ai-harness"):
@@ -60,8 +60,8 @@ class VstateStepStore(AsyncOpened, steps.StepStore):
         """Store the record of a new run. InvalidInput if there is one, but for the same registration."""
         about, branch = _plain(_RUN, record), self._opening.branch(record.run_id)
 
-        def changes(head: Commit | None) -> Changes | None:
-            known = None if head is None else Snapshot(self.repo, head).get(_RUN)
+        def changes(state: ReadableState) -> Changes | None:
+            known = state.get(_RUN)
             if known is None:
                 return {_RUN: about}, ()
             if about["registration_id"] is None or known["registration_id"] != about["registration_id"]:
@@ -75,19 +75,16 @@ class VstateStepStore(AsyncOpened, steps.StepStore):
     @awaited
     def get_run(self, *, run_id: str) -> steps.RunRecord | None:
         """The record of a run, None if none was registered."""
-        state = self._opening.state(self._opening.branch(run_id))
-        return None if state is None or _RUN not in state else _made(_RUN, run_id, state[_RUN])[0]
+        about = self._opening.read(self._opening.branch(run_id), _run_of)
+        return None if about is None else _made(_RUN, run_id, about)[0]
 
     @awaited
     def list_runs(
         self, *, parent_run_id: str | None = None, conversation_id: str | None = None
     ) -> list[steps.RunRecord]:
         """The records of all runs, or of those of a parent or a conversation; the oldest run is first."""
-        found = []
-        wanted = _labels(conversation_id, parent_run_id)
-        for (run_id,), head in self._opening.sessions(labels=wanted).items():
-            if (about := Snapshot(self.repo, head).get(_RUN)) is not None:
-                found += _made(_RUN, run_id, about)
+        abouts = self._opening.read_all(_run_of, labels=_labels(conversation_id, parent_run_id))
+        found = [run for (run_id,), about in abouts for run in _made(_RUN, run_id, about)]
         return sorted(found, key=lambda run: run.started_at.timestamp())
 
     async def append_event(self, event: steps.StepEvent) -> None:
@@ -159,6 +156,10 @@ class VstateStepStore(AsyncOpened, steps.StepStore):
 
         branch = self._opening.branch(run_id)
         return await in_thread(lambda: _made(kind, run_id, *self._journals.read(branch, look)))
+
+
+def _run_of(state: Snapshot) -> Any:
+    return state.get(_RUN)
 
 
 def _labels(conversation_id: str | None, parent_run_id: str | None) -> dict[str, str]:

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from vstate.aio.workers import in_thread
@@ -15,7 +16,6 @@ from vstate.errors import InvalidInput, NotFound, RefMoved, VStateError
 from vstate.integrations import framework_of
 from vstate.integrations.opening import AsyncOpened, Changes, KeepLike, Opened, Opening, StoreLike, summary
 from vstate.kv.memory import Memory
-from vstate.objects.commit import Commit
 from vstate.patterns.fields import exact
 from vstate.patterns.paths import join_path
 from vstate.repo.names.refs import check_ref_name
@@ -147,12 +147,18 @@ class VstateSessionRepository(Opened, SessionRepository):
         """At most `limit` messages of an agent from number `offset` on; SessionException if it is absent."""
         check_count("limit", limit, 0, none="None for all")
         check_count("offset", offset, 0)
-        state = self._opening.state(self.branch(session_id))
-        if state is None or _agent_key(agent_id) not in state:
+
+        def look(state: Snapshot) -> list[SessionMessage] | None:
+            if _agent_key(agent_id) not in state:
+                return None
+            keys = state.keys(join_path(_AGENTS, agent_id, _MESSAGES) + "/")
+            found = state.get_many(islice(keys, offset, None if limit is None else offset + limit))
+            return [SessionMessage.from_dict(about) for about in found.values()]
+
+        messages = self._opening.read(self.branch(session_id), look)
+        if messages is None:
             raise SessionException(f"Agent {agent_id} in session {session_id} does not exist")
-        keys = list(state.keys(join_path(_AGENTS, agent_id, _MESSAGES) + "/"))
-        found = state.get_many(keys[offset:] if limit is None else keys[offset : offset + limit])
-        return [SessionMessage.from_dict(about) for about in found.values()]
+        return messages
 
     # Multi-agents
 
@@ -176,8 +182,7 @@ class VstateSessionRepository(Opened, SessionRepository):
     # Keys
 
     def _read(self, session_id: str, key: str) -> Any:
-        state = self._opening.state(self.branch(session_id))
-        return None if state is None else state.get(key)
+        return self._opening.read(self.branch(session_id), lambda state: state.get(key))
 
     def _put(
         self,
@@ -194,10 +199,9 @@ class VstateSessionRepository(Opened, SessionRepository):
         The session must have the key `needs`. An agent or a message that is replaced keeps its `created_at`.
         """
 
-        def changes(head: Commit | None) -> Changes:
-            if head is None:
+        def changes(stored: ReadableState) -> Changes:
+            if not stored:
                 raise _absent(session_id)
-            stored = Snapshot(self.repo, head)
             if needs is not None and needs not in stored:
                 raise SessionException(f"{needs} in session {session_id} does not exist")
             if (key in stored) != replaces:

@@ -16,7 +16,7 @@ from vstate.errors import InvalidInput, quoted
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path
 from vstate.recent import Recent
-from vstate.repo.repository import Repository
+from vstate.state.base import ReadableState
 from vstate.state.snapshot import Snapshot
 from vstate.values.pickling import loads
 
@@ -57,8 +57,7 @@ class Fields:
     Threads may share it.
     """
 
-    def __init__(self, repo: Repository, name: str) -> None:
-        self._repo = repo
+    def __init__(self, name: str) -> None:
         self._name = name
         # By branch: its newest commit here, and a digest of each value. A commit sets the others only.
         self._known = Recent[str, tuple[Commit, dict[str, bytes]]](_MOST)
@@ -83,10 +82,10 @@ class Fields:
         )
 
     def changes(
-        self, branch: str, head: Commit | None, packed: Packed, facts: Mapping[str, Any]
+        self, branch: str, state: ReadableState, packed: Packed, facts: Mapping[str, Any]
     ) -> tuple[dict[str, Any], list[str]]:
-        """The keys to set and to delete, on top of a commit of the branch, for it to have this record."""
-        known: Mapping[str, bytes] = {} if head is None else self._digests(branch, head)
+        """The keys to set and to delete, on top of a state of the branch, for it to have this record."""
+        known = self._digests(branch, state)
         new: dict[str, Any] = {STEP: {**facts, "fields": packed.names}}
         for key, digest in packed.digests.items():
             if known.get(key) != digest:
@@ -98,32 +97,25 @@ class Fields:
         if commit is not None:
             self._known[branch] = commit, packed.digests
 
-    def step(self, commit: Commit) -> dict[str, Any]:
-        """The facts about a commit."""
-        step: dict[str, Any] = Snapshot(self._repo, commit)[STEP]
-        return step
-
-    def load(self, commit: Commit) -> dict[str, Any]:
-        """The record of a commit."""
-        stored = Snapshot(self._repo, commit)
+    def load(self, state: ReadableState) -> dict[str, Any]:
+        """The record of a state."""
         record: dict[str, Any] = {}
-        for name, has_items in stored[STEP]["fields"]:
+        for name, has_items in state[STEP]["fields"]:
             key = join_path(self._name, name)
-            record[name] = [stored[item] for item in stored.keys(f"{key}/")] if has_items else stored[key]
+            record[name] = [state[item] for item in state.keys(f"{key}/")] if has_items else state[key]
         return record
 
-    def is_same(self, commit: Commit, packed: Packed) -> bool:
-        """Does the commit have these values? They must be under the same keys."""
-        stored = Snapshot(self._repo, commit)
+    def is_same(self, state: ReadableState, packed: Packed) -> bool:
+        """Does the state have these values? They must be under the same keys."""
         # Packed again: 1, 1.0 and True are equal in Python.
-        return all(_pack(stored[key]) == data for key, data in packed.data.items())
+        return all(_pack(state[key]) == data for key, data in packed.data.items())
 
-    def _digests(self, branch: str, head: Commit) -> Mapping[str, bytes]:
+    def _digests(self, branch: str, state: ReadableState) -> Mapping[str, bytes]:
         known = self._known.get(branch)
-        if known is not None and known[0].id == head.id:
+        if known is not None and isinstance(state, Snapshot) and known[0].id == state.commit.id:
             return known[1]
         # The keys alone: each of them is set or deleted, and nothing is loaded.
-        return {key: b"" for key, _ in self._repo.entries(head.root, f"{self._name}/")}
+        return dict.fromkeys(state.keys(f"{self._name}/"), b"")
 
 
 def _has_items(value: Any) -> bool:

@@ -273,7 +273,7 @@ class Journal(Generic[I]):
         """Commit the records that `plan` makes out of the index; None, and no commit, if it makes none.
 
         The same transaction sets the keys `beside` the journal, and makes the changes of `others`: see
-        `Repository.commit_many`.
+        `Repository.commit_many`. A store without transactions has the changes of `others` first.
 
         `plan` gets the index as this journal knows it; the first time, or with `fresh`, that of the newest
         commit. If the branch has moved meanwhile, it is called again with the new one. Raises InvalidInput
@@ -385,7 +385,9 @@ class Journal(Generic[I]):
         """Move the branch to commits that stand on the head; False if it is elsewhere."""
         if not series:
             return self.repo.newest(self.branch) == self.head
-        if not others:
+        if not others or not self.repo.store.transactional:
+            for each in others:
+                self.repo.commit_many([each])
             return commit_series(self.repo, list(map(_ADVANCE, series)), self.guard) != ()
         (made,) = series
         try:

@@ -234,7 +234,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
                 return
             try:
                 if self.lease is None:
-                    self._opening.copy(self.branch(source_thread_id), head, branch)
+                    self._opening.copy(self.branch(source_thread_id), branch, head)
                 else:  # one commit more, whose transaction tests the lease
                     source.fork(
                         branch,
