@@ -85,6 +85,14 @@ class Fork:
         self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self._code, rest
 
+    def killed_after(self, count: int) -> list[str]:
+        """Kill the fork once it has printed so many lines. All whole lines that it printed."""
+        printed = [self.output.readline() for _ in range(count)]
+        self.kill()
+        code, rest = self.end()
+        assert code == -signal.SIGKILL
+        return [*printed, *(line for line in rest.splitlines(keepends=True) if line.endswith("\n"))]
+
     def __enter__(self) -> Self:
         return self
 

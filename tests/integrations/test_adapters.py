@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import enum
 import pickle
-import signal
 import warnings
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
@@ -334,11 +333,7 @@ def test_a_killed_process_loses_no_acknowledged_text(adapter: Adapter, tmp_path:
             print(number, flush=True)
 
     with Fork(write) as process:
-        printed = [process.output.readline() for _ in range(4)]
-        process.kill()
-        code, rest = process.end()
-    assert code == -signal.SIGKILL
-    printed += [line for line in rest.splitlines(keepends=True) if line.endswith("\n")]
+        printed = process.killed_after(4)
     found = adapter.read(adapter.open(tmp_path), "ann")
     assert found == [f"{number} " + "a" * (number * 97 % 3000) for number in range(len(found))]
     assert int(printed[-1]) + 1 <= len(found) <= int(printed[-1]) + 2

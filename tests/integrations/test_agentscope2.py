@@ -91,7 +91,7 @@ def held(store: KVStore, text: str) -> bool:
         store.scrub()
         rows = [file.read_bytes() for file in Path(store.location).rglob("*.db*")]
     else:
-        rows = [store.get(key) or b"" for key in store.keys()]  # noqa: SIM118
+        rows = [store.get(key) or b"" for key in store.keys()]  # noqa: SIM118  a store is no dict
     return any(text.encode() in data for row in rows for data in [row, *unpacked(row)])
 
 

@@ -44,7 +44,8 @@ async def saved(
 
 def words(conversation: Conversation | None) -> list[str]:
     assert conversation is not None
-    return [message.parts[0].content for message in conversation.messages]  # type: ignore[union-attr]  # texts
+    parts: list[Any] = [message.parts[0] for message in conversation.messages]
+    return [part.content for part in parts]
 
 
 @in_a_loop

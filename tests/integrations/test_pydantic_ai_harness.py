@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -217,9 +216,10 @@ def test_messages_are_stored_once(tmp_path: Path) -> None:
 def test_what_the_caller_does_with_messages() -> None:
     """What goes in and what comes out are copies; so does a snapshot that is saved while they change."""
     store, given_ = VstateStepStore(), snapshot("x")
-    given_.messages.append(ModelResponse(parts=[ToolCallPart("t", {"deep": {"n": 1}}, "i")], timestamp=START))
+    arguments = {"deep": {"n": 1}}
+    given_.messages.append(ModelResponse(parts=[ToolCallPart("t", arguments, "i")], timestamp=START))
     run(store.save_snapshot(given_))
-    given_.messages[1].parts[0].args["deep"]["n"] = 2  # type: ignore[union-attr,index,call-overload]  # a call
+    arguments["deep"]["n"] = 2
     found = run(store.latest_snapshot(run_id="r"))
     assert found.messages[1].parts[0].args == {"deep": {"n": 1}}
     found.messages[1].parts[0].args["deep"]["n"] = 3
@@ -308,11 +308,7 @@ def test_a_tool_that_was_killed_is_unresolved(tmp_path: Path) -> None:
         asyncio.run(tools())
 
     with Fork(work) as process:
-        printed = [process.output.readline() for _ in range(5)]
-        process.kill()
-        code, rest = process.end()
-    assert code == -signal.SIGKILL
-    printed += [line for line in rest.splitlines(keepends=True) if line.endswith("\n")]
+        printed = process.killed_after(5)
     store = VstateStepStore(tmp_path)
     ran = [run(store.get_tool_effect(run_id="r", tool_call_id=line.strip())) for line in printed]
     assert [each.status for each in ran[:-1]] == ["completed"] * (len(ran) - 1)

@@ -63,7 +63,8 @@ def with_agent(store: Any, session_id: str = "ann") -> VstateSessionRepository:
 
 
 def message(number: int, text: str = "hello", **more: Any) -> SessionMessage:
-    return SessionMessage({"role": "user", "content": [{"text": text}], **more}, number)  # type: ignore[typeddict-item]
+    content: Any = {"role": "user", "content": [{"text": text}], **more}
+    return SessionMessage(content, number)
 
 
 def test_an_agent_goes_on_where_it_was_and_a_copy_has_the_turns_before(tmp_path: Path) -> None:
@@ -90,12 +91,12 @@ def test_an_agent_goes_on_where_it_was_and_a_copy_has_the_turns_before(tmp_path:
 
 def test_a_message_comes_back_as_it_was(tmp_path: Path) -> None:
     """Bytes, surrogates, nesting, ids with any character; pages; the time of creation stays at an update."""
-    content = [{"image": {"format": "png", "source": {"bytes": b"\0\xff"}}}, {"text": "a\ud800"}]
+    content: Any = [{"image": {"format": "png", "source": {"bytes": b"\0\xff"}}}, {"text": "a\ud800"}]
     with VstateSessionRepository(tmp_path) as repository:
         repository.create_session(Session("ann/1 %", SessionType.AGENT))
         repository.create_agent("ann/1 %", SessionAgent("a/b", {"k": [1, 1.0, None]}, {"removed": 0}))
         for number in (2, 0, 11, 1):
-            sent = SessionMessage({"role": "user", "content": content}, number)  # type: ignore[typeddict-item]
+            sent = SessionMessage({"role": "user", "content": content}, number)
             repository.create_message("ann/1 %", "a/b", sent)
         found = repository.read_message("ann/1 %", "a/b", 11)
         assert found is not None
@@ -130,9 +131,10 @@ def test_what_is_absent_or_there_already_is_refused() -> None:
         ]:
             with pytest.raises(SessionException, match=words):
                 call()
-        for number in ("../0", -1, True, None):
+        others: list[Any] = ["../0", -1, True, None]
+        for number in others:
             with pytest.raises(InvalidInput, match="must be an integer"):
-                repository.read_message("ann", "helper", number)  # type: ignore[arg-type]
+                repository.read_message("ann", "helper", number)
         repository.delete_session("ann")
         with pytest.raises(SessionException, match="does not exist"):
             repository.create_message("ann", "helper", message(1))

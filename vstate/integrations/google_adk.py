@@ -273,12 +273,7 @@ def _session(
     app: str, user: str, session_id: str, head: Commit, state: dict[str, Any], events: list[Event]
 ) -> Session:
     session = Session(
-        id=session_id,
-        app_name=app,
-        user_id=user,
-        state=state,
-        events=events,
-        last_update_time=_updated(head),
+        id=session_id, app_name=app, user_id=user, state=state, events=events, last_update_time=_updated(head)
     )
     session._storage_update_marker = head.id
     return session

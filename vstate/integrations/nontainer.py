@@ -212,6 +212,7 @@ class _Worktree(Versioned):
 
     set_merge_prefix = set_merge_fn
 
+    # The signatures of these two are kvgit's.
     def commit(self, *, info: Any = None, keys: Iterable[str] | None = None) -> Any:  # type: ignore[override]
         # The commit of certain keys is an agent's own. It is made also if the framework has committed them.
         event = None if keys is None else self.record("ws-git")

@@ -110,6 +110,11 @@ class History:
         return bisect_left(self.entries, turn, key=lambda entry: entry.turn)
 
 
+def _cleared(branch: str, history: History) -> list[Any]:
+    """The records of a branch after the session was cleared: its name stays taken."""
+    return [] if branch == _MAIN else [{"gone": "cleared"}]
+
+
 class _GoneError(Exception):
     """The branch was deleted, or the session cleared."""
 
@@ -207,8 +212,7 @@ class VstateSession(Opened):
 
         def clear() -> None:
             for name in sorted(self._branches(), key=lambda name: name == _MAIN):
-                left: list[Any] = [] if name == _MAIN else [{"gone": "cleared"}]
-                self._journal(name).rewrite(lambda history, left=left: left, message="clear the session")  # type: ignore[misc]
+                self._journal(name).rewrite(partial(_cleared, name), message="clear the session")
             self._branch = _MAIN
 
         await in_thread(clear)

@@ -140,8 +140,7 @@ class Opening(Uncopied):
 
         Only of those that have all of `labels`.
         """
-        below = branches_below(self.repo, *self.prefix, *ids, labels=labels)
-        return {below[name][len(self.prefix) :]: head for name, head in self.repo.branches(below).items()}
+        return dict(self.read_all(lambda state: state.commit, *ids, labels=labels))
 
     def newest(self, branch: str) -> Commit | None:
         """Read the newest commit of a branch, None if there is no such branch."""
@@ -163,10 +162,11 @@ class Opening(Uncopied):
 
         A session that is deleted meanwhile is left out.
         """
-        for each, head in self.sessions(*ids, labels=labels).items():
-            made = self._look(head, self.branch(*each), look, self.repo.newest)
+        below = branches_below(self.repo, *self.prefix, *ids, labels=labels)
+        for name, head in self.repo.branches(below).items():
+            made = self._look(head, name, look, self.repo.newest)
             if made is not None:
-                yield each, made
+                yield below[name][len(self.prefix) :], made
 
     def _look(
         self,
@@ -485,7 +485,8 @@ def summary(*lines: str) -> str:
 def copied(value: T) -> T:
     """A copy of plain data: the program may edit it, and the journal keeps its own. Raises InvalidInput."""
     try:
-        return loads(pickle.dumps(value, 5))  # type: ignore[no-any-return]
+        another: T = loads(pickle.dumps(value, 5))
+        return another
     except Exception as error:  # pickling an object of the program may raise anything
         where = path_to(value, lambda part: pickle.dumps(part, 5))
         raise InvalidInput(f"an entry of a session is plain data: entries{where}: {error}") from error

@@ -19,15 +19,14 @@ with framework_of("pydantic-ai-harness"):
     from pydantic_ai_harness import step_persistence as steps
 
 _RUN: Final = "run"
-_KINDS: Final = {
-    _RUN: steps.RunRecord,
-    "event": steps.StepEvent,
-    "snapshot": steps.ContinuableSnapshot,
-    "effect": steps.ToolEffectRecord,
-}
 # As in the JSON of Pydantic AI, bytes are base64.
 _JSON: Final = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
-_FORMS: Final = {name: TypeAdapter[Any](list[kind], config=_JSON) for name, kind in _KINDS.items()}  # type: ignore[valid-type]
+_FORMS: Final[dict[str, TypeAdapter[Any]]] = {
+    _RUN: TypeAdapter(list[steps.RunRecord], config=_JSON),
+    "event": TypeAdapter(list[steps.StepEvent], config=_JSON),
+    "snapshot": TypeAdapter(list[steps.ContinuableSnapshot], config=_JSON),
+    "effect": TypeAdapter(list[steps.ToolEffectRecord], config=_JSON),
+}
 
 
 class VstateStepStore(AsyncOpened, steps.StepStore):

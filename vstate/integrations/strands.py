@@ -6,7 +6,7 @@ import builtins
 import copy
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -97,8 +97,7 @@ class VstateSessionRepository(Opened, SessionRepository):
     def create_agent(self, session_id: str, session_agent: SessionAgent, **kwargs: Any) -> None:
         """Store a new agent of a session; SessionException if the session has one with its id."""
         id = session_agent.agent_id
-        key = _agent_key(id)
-        self._put(session_id, key, lambda: _plain(session_agent, key), f"agent {id}")
+        self._put(session_id, _agent_key(id), session_agent, f"agent {id}")
 
     def read_agent(self, session_id: str, agent_id: str, **kwargs: Any) -> SessionAgent | None:
         """The agent, None if the session or the agent is absent."""
@@ -108,8 +107,7 @@ class VstateSessionRepository(Opened, SessionRepository):
     def update_agent(self, session_id: str, session_agent: SessionAgent, **kwargs: Any) -> None:
         """Replace an agent, which keeps its `created_at`; SessionException if it is absent."""
         id = session_agent.agent_id
-        key = _agent_key(id)
-        self._put(session_id, key, lambda: _plain(session_agent, key), f"agent {id} updated", replaces=True)
+        self._put(session_id, _agent_key(id), session_agent, f"agent {id} updated", replaces=True)
 
     # Messages
 
@@ -118,9 +116,9 @@ class VstateSessionRepository(Opened, SessionRepository):
     ) -> None:
         """Append a message; SessionException if its agent is absent, or has a message of this number."""
         number, role = session_message.message_id, session_message.message["role"]
-        key = _message_key(agent_id, number)
         message = f"{role}: message {number} of {agent_id}"
-        self._put(session_id, key, lambda: _plain(session_message, key), message, needs=_agent_key(agent_id))
+        key, needs = _message_key(agent_id, number), _agent_key(agent_id)
+        self._put(session_id, key, session_message, message, needs=needs)
 
     def read_message(
         self, session_id: str, agent_id: str, message_id: int, **kwargs: Any
@@ -137,9 +135,8 @@ class VstateSessionRepository(Opened, SessionRepository):
         The history keeps the old message until the branch is squashed.
         """
         number = session_message.message_id
-        key = _message_key(agent_id, number)
         message = f"message {number} of {agent_id} updated"
-        self._put(session_id, key, lambda: _plain(session_message, key), message, replaces=True)
+        self._put(session_id, _message_key(agent_id, number), session_message, message, replaces=True)
 
     def list_messages(
         self, session_id: str, agent_id: str, limit: int | None = None, offset: int = 0, **kwargs: Any
@@ -164,9 +161,8 @@ class VstateSessionRepository(Opened, SessionRepository):
 
     def create_multi_agent(self, session_id: str, multi_agent: MultiAgentBase, **kwargs: Any) -> None:
         """Store the state of a new multi-agent; SessionException if the session has one with its id."""
-        key = join_path(_MULTI_AGENTS, multi_agent.id)
-        message = f"multi-agent {multi_agent.id}"
-        self._put(session_id, key, lambda: exact(multi_agent.serialize_state(), key), message)
+        id = multi_agent.id
+        self._put(session_id, join_path(_MULTI_AGENTS, id), multi_agent, f"multi-agent {id}")
 
     def read_multi_agent(self, session_id: str, multi_agent_id: str, **kwargs: Any) -> dict[str, Any] | None:
         """The state of a multi-agent, None if it is absent."""
@@ -175,9 +171,8 @@ class VstateSessionRepository(Opened, SessionRepository):
 
     def update_multi_agent(self, session_id: str, multi_agent: MultiAgentBase, **kwargs: Any) -> None:
         """Replace the state of a multi-agent; SessionException if it is absent."""
-        key = join_path(_MULTI_AGENTS, multi_agent.id)
-        message = f"multi-agent {multi_agent.id} updated"
-        self._put(session_id, key, lambda: exact(multi_agent.serialize_state(), key), message, replaces=True)
+        key, message = join_path(_MULTI_AGENTS, multi_agent.id), f"multi-agent {multi_agent.id} updated"
+        self._put(session_id, key, multi_agent, message, replaces=True)
 
     # Keys
 
@@ -188,7 +183,7 @@ class VstateSessionRepository(Opened, SessionRepository):
         self,
         session_id: str,
         key: str,
-        make: Callable[[], Mapping[str, Any]],
+        record: SessionAgent | SessionMessage | MultiAgentBase,
         message: str,
         *,
         replaces: bool = False,
@@ -207,8 +202,10 @@ class VstateSessionRepository(Opened, SessionRepository):
             if (key in stored) != replaces:
                 how = "does not exist" if replaces else "exists already"
                 raise SessionException(f"{key} in session {session_id} {how}")
-            keeps, value = replaces and not key.startswith(f"{_MULTI_AGENTS}/"), make()
-            return {key: {**value, "created_at": stored[key]["created_at"]} if keeps else value}, ()
+            if not isinstance(record, SessionAgent | SessionMessage):
+                return {key: exact(record.serialize_state(), key)}, ()
+            value = _plain(record, key)
+            return {key: {**value, "created_at": stored[key]["created_at"]} if replaces else value}, ()
 
         try:
             self._opening.commit(self.branch(session_id), changes, message=summary(message))

@@ -64,7 +64,8 @@ class Sequence(abc.Sequence[T]):
         """The item at a position, or the items of a slice as a list. Raises IndexError."""
         if isinstance(index, slice):
             return list(self._items(self._keys_of(index)))
-        return deep_copy(self._base[self._key_at(index)])  # type: ignore[no-any-return]
+        item: T = deep_copy(self._base[self._key_at(index)])
+        return item
 
     def __iter__(self) -> Iterator[T]:
         return self._items(self._base.keys(self._prefix + _ALL))
