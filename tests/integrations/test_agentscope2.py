@@ -54,6 +54,7 @@ from agentscope.state import AgentState
 from pydantic import SecretStr
 
 from vstate.integrations.agentscope2 import VstateStorage
+from vstate.state.snapshot import Snapshot
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
@@ -168,6 +169,30 @@ def test_a_message_that_streams_keeps_its_place(storage: VstateStorage) -> None:
     assert ([message.get_text_content() for message in found], has_more) == (["3", "4"], True)
     assert run(storage.list_messages("ann", "s", limit=0)) == ([], True)
     assert run(storage.get_message("ann", "s", first.id)).get_text_content() == "one"
+
+
+def test_a_message_is_found_without_the_others(
+    storage: VstateStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new message, one that streams, and a page of messages list no more keys in a longer session."""
+    scan, seen = Snapshot._scan, list[str]()
+
+    def counted(state: Snapshot, prefix: str, **options: Any) -> Iterator[str]:
+        for key in scan(state, prefix, **options):
+            seen.append(key)
+            yield key
+
+    messages = [UserMsg(name="ann", content=str(number)) for number in range(30)]
+    for message in messages:
+        run(storage.upsert_message("ann", "s", message))
+    monkeypatch.setattr(Snapshot, "_scan", counted)
+    run(storage.upsert_message("ann", "s", messages[7]))
+    assert seen == []
+    run(storage.upsert_message("ann", "s", UserMsg(name="ann", content="new")))
+    assert len(seen) == 1
+    found, has_more = run(storage.list_messages("ann", "s", limit=3))
+    assert ([message.get_text_content() for message in found], has_more) == (["28", "29", "new"], True)
+    assert len(seen) == 5
 
 
 def test_a_run_that_goes_on_after_its_session_was_deleted(storage: VstateStorage) -> None:

@@ -14,6 +14,7 @@ from vstate.errors import NotFound
 from vstate.integrations import framework_of
 from vstate.integrations.branches import beginnings
 from vstate.integrations.opening import Changes, KeepLike, Opened, Opening, StoreLike, summary
+from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path
 from vstate.state.base import ReadableState
 from vstate.state.snapshot import Snapshot
@@ -88,11 +89,13 @@ class VstateDb(Opened, BaseDb):
         **options: Any,
     ) -> Any:
         """The sessions that are asked for, or their rows with a count. Runs are read for these alone."""
-        db = self._all(_SESSION, user_id)
+        found = self._found(_SESSION, user_id)
+        db = _db(_SESSION, {id: row for id, (_, row) in found.items()})
         rows, count = db.get_sessions(session_type, user_id, *args, deserialize=False, **options)
         for row in rows if include_runs else ():
-            whole = self.get_session(row["session_id"], deserialize=False)
-            row[_RUNS] = whole and whole[_RUNS]
+            id = row["session_id"]
+            runs = self._opening.read_at(self._branch(_SESSION, id), found[id][0], _runs)
+            row[_RUNS] = [{**run, "session_id": id} for run in runs or ()]
         return utils.deserialize_sessions(session_type, rows) if deserialize else (rows, count)
 
     def delete_session(self, session_id: str, user_id: str | None = None) -> bool:
@@ -154,15 +157,15 @@ class VstateDb(Opened, BaseDb):
 
     def get_user_memories(self, user_id: str | None = None, *args: Any, **options: Any) -> Any:
         """The memories that are asked for, or their rows with a count."""
-        return self._all(_MEMORY, user_id).get_user_memories(user_id, *args, **options)
+        return self._memories(user_id).get_user_memories(user_id, *args, **options)
 
     def get_all_memory_topics(self, user_id: str | None = None) -> list[str]:
         """The topics of a user's memories, or of all."""
-        return list(self._all(_MEMORY, user_id).get_all_memory_topics(user_id))
+        return list(self._memories(user_id).get_all_memory_topics(user_id))
 
     def get_user_memory_stats(self, *args: Any, **options: Any) -> Any:
         """For each user the count of memories and the time of the newest; and the count of users."""
-        return self._all(_MEMORY).get_user_memory_stats(*args, **options)
+        return self._memories().get_user_memory_stats(*args, **options)
 
     def delete_user_memory(self, memory_id: str, user_id: str | None = None) -> None:
         """Delete a memory, unless it is another user's."""
@@ -191,11 +194,18 @@ class VstateDb(Opened, BaseDb):
         row = self._opening.read(self._branch(kind, id), partial(_row, kind, with_runs=kind == _SESSION))
         return _db(kind, {id: row})
 
-    def _all(self, kind: str, user_id: str | None = None) -> Any:
-        """A db of agno with the rows of a user, or of all, but not the runs of sessions."""
+    def _found(self, kind: str, user_id: str | None) -> dict[str, tuple[Commit, _Row]]:
+        """The newest commits and the rows of a user, or of all, but not the runs of sessions."""
+
+        def look(state: Snapshot) -> tuple[Commit, _Row] | None:
+            return None if (row := _row(kind, state)) is None else (state.commit, row)
+
         labels = {} if user_id is None else {_USER: user_id}
-        found = self._opening.read_all(partial(_row, kind), _PARTS[kind], labels=labels)
-        return _db(kind, {id: row for (_, id), row in found})
+        return {id: found for (_, id), found in self._opening.read_all(look, _PARTS[kind], labels=labels)}
+
+    def _memories(self, user_id: str | None = None) -> Any:
+        """A db of agno with the memories of a user, or of all."""
+        return _db(_MEMORY, {id: row for id, (_, row) in self._found(_MEMORY, user_id).items()})
 
     def _change(self, kind: str, id: str, method: str, *args: Any, **options: Any) -> Any:
         """The result of a method of agno that changes a row, which is stored then; None if it may not."""
@@ -231,11 +241,11 @@ def _row(kind: str, state: ReadableState, *, with_runs: bool = False) -> _Row | 
     """The stored row of a branch; None without one."""
     if kind not in state:
         return None
-    row = dict(state[kind])
-    if with_runs:
-        runs = state.values(f"{_RUNS}/")
-        row[_RUNS] = sorted(runs, key=lambda run: (run["run_index"], run.get("created_at") or 0))
-    return row
+    return {**state[kind], _RUNS: _runs(state)} if with_runs else dict(state[kind])
+
+
+def _runs(state: ReadableState) -> list[_Row]:
+    return sorted(state.values(f"{_RUNS}/"), key=lambda run: (run["run_index"], run.get("created_at") or 0))
 
 
 def _db(kind: str, rows: Mapping[str, _Row | None]) -> Any:

@@ -96,7 +96,7 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
             room=True,
         )
         try:
-            if not self.repo.store.transactional and self.repo.newest(branch) is not None:
+            if others and not self.repo.store.transactional and self.repo.newest(branch) is not None:
                 raise _taken(session_id)  # before the states of the user and the app change
             head, *_ = self._opening.commit_each([created, *others])
         except RefMoved:
@@ -183,8 +183,7 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
     def _get(self, app: str, user: str, session_id: str, config: GetSessionConfig | None) -> Session | None:
         branch = self._opening.branch(app, user, session_id)
         journal = self._journals[branch]
-
-        def look(_: Snapshot) -> tuple[Commit, dict[str, Any], list[Event]] | None:
+        while True:
             with journal.lock:
                 records, head = journal.refresh().records, journal.head
                 if head is None:
@@ -194,13 +193,10 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
                 if config is not None and config.num_recent_events is not None:
                     records = records[max(len(records) - config.num_recent_events, 0) :]
                 events = [Event.model_validate(record) for record in records]
-            return *_with_state(Snapshot(self.repo, head)), events
-
-        found = self._opening.read(branch, look, follows=False)
-        if found is None:
-            return None
-        head, own, events = found
-        return _session(app, user, session_id, head, {**own, **self._shared(app, user)}, events)
+            own = self._opening.read_at(branch, head, _with_state)
+            if own is not None and own[0] == head:
+                state = {**own[1], **self._shared(app, user)}
+                return _session(app, user, session_id, head, state, events)
 
     def _shared(self, app: str, user: str) -> dict[str, Any]:
         """The states of the app and of the user, with the prefixes of their keys."""

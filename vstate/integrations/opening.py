@@ -153,7 +153,25 @@ class Opening(Uncopied):
         Later writes of the adapter follow what it read here.
         """
         newest = self.newest if follows else self.repo.newest
-        return self._look(newest(branch), branch, look, newest)
+        return self.read_at(branch, newest(branch), look, follows=follows)
+
+    def read_at(
+        self,
+        branch: str,
+        head: Commit | None,
+        look: Callable[[Snapshot], T | None],
+        *,
+        follows: bool = False,
+    ) -> T | None:
+        """As `read`, where this was the newest commit a moment ago."""
+        while head is not None:
+            try:
+                return look(Snapshot(self.repo, head))
+            except StorageError:
+                known, head = head, self.newest(branch) if follows else self.repo.newest(branch)
+                if head is not None and head.oid == known.oid:
+                    raise
+        return None
 
     def read_all(
         self, look: Callable[[Snapshot], T | None], *ids: str, labels: Mapping[str, Atom] = _NO_LABELS
@@ -164,25 +182,9 @@ class Opening(Uncopied):
         """
         below = branches_below(self.repo, *self.prefix, *ids, labels=labels)
         for name, head in self.repo.branches(below).items():
-            made = self._look(head, name, look, self.repo.newest)
+            made = self.read_at(name, head, look)
             if made is not None:
                 yield below[name][len(self.prefix) :], made
-
-    def _look(
-        self,
-        head: Commit | None,
-        branch: str,
-        look: Callable[[Snapshot], T | None],
-        newest: Callable[[str], Commit | None],
-    ) -> T | None:
-        while head is not None:
-            try:
-                return look(Snapshot(self.repo, head))
-            except StorageError:
-                known, head = head, newest(branch)
-                if head is not None and head.oid == known.oid:
-                    raise
-        return None
 
     def seen(self, branch: str, head: Commit | None) -> Commit | None:
         """Note that the adapter has read a branch as it is at this commit. Returns the commit."""
