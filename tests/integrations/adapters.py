@@ -8,6 +8,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from functools import cache
+from inspect import isabstract
 from typing import Any
 
 import pytest
@@ -22,6 +23,11 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 def kept(keep_history: bool) -> dict[str, bool]:
     """The option of a deletion; none where the default is meant."""
     return {"keep_history": True} if keep_history else {}
+
+
+def through_json(adapter: Adapter, text: str) -> str:
+    """A text as JSON gives it back."""
+    return str(json.loads(json.dumps(text)))
 
 
 class Adapter(ABC):
@@ -73,8 +79,23 @@ class Adapter(ABC):
         return None
 
 
-class Saver(Adapter):
+class Switched(Adapter):
+    """An adapter with a switch: whether its deletions keep the history."""
+
+    switch = "_keep_history"
+
+    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
+        if keep_history:
+            setattr(handle, self.switch, True)
+        self.remove(handle, id)
+
+    @abstractmethod
+    def remove(self, handle: Any, id: str) -> None: ...
+
+
+class Saver(Switched):
     name = "langgraph.VstateSaver"
+    switch = "keep_history"
     exact = False
     follows = True
 
@@ -102,21 +123,18 @@ class Saver(Adapter):
         found = handle.get_tuple({"configurable": {"thread_id": id}})
         return found and found.checkpoint["channel_values"]["messages"]
 
-    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
-        if keep_history:
-            handle.keep_history = True
+    def remove(self, handle: Any, id: str) -> None:
         handle.delete_thread(id)
 
     def ids(self, handle: Any) -> list[str] | None:
         return [found.config["configurable"]["thread_id"] for found in handle.list(None)]
 
 
-class Db(Adapter):
+class Db(Switched):
     name = "agno.VstateDb"
     exact = False
 
-    def given_back(self, text: str) -> str:
-        return str(json.loads(json.dumps(text)))
+    given_back = through_json
 
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
         from agno.run.agent import RunOutput
@@ -129,9 +147,7 @@ class Db(Adapter):
         found = handle.get_session(id)
         return found and [each.content for each in found.runs]
 
-    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
-        if keep_history:
-            handle._keep_history = True
+    def remove(self, handle: Any, id: str) -> None:
         assert handle.delete_session(id)
 
     def ids(self, handle: Any) -> list[str] | None:
@@ -253,7 +269,7 @@ class Strands(Adapter):
         handle.delete_session(id, **kept(keep_history))
 
 
-class Conversations(Adapter):
+class Conversations(Switched):
     name = "pydantic_ai.VstateConversationStore"
     exact = False
     follows = True
@@ -273,16 +289,14 @@ class Conversations(Adapter):
         found = run(handle.load(id))
         return found and [message.parts[0].content for message in found.messages]
 
-    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
-        if keep_history:
-            handle._keep_history = True
+    def remove(self, handle: Any, id: str) -> None:
         run(handle.delete(id))
 
     def ids(self, handle: Any) -> list[str] | None:
         return [record.conversation_id for record in run(handle.read_records())]
 
 
-class Steps(Adapter):
+class Steps(Switched):
     name = "pydantic_ai_harness.VstateStepStore"
     exact = False
 
@@ -300,16 +314,14 @@ class Steps(Adapter):
         found = run(handle.latest_snapshot(run_id=id))
         return found and [message.parts[0].content for message in found.messages]
 
-    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
-        if keep_history:
-            handle._keep_history = True
+    def remove(self, handle: Any, id: str) -> None:
         run(handle.delete_run(id))
 
     def ids(self, handle: Any) -> list[str] | None:
         return [record.run_id for record in run(handle.list_runs())]
 
 
-class Sessions(Adapter):
+class Sessions(Switched):
     name = "google_adk.VstateSessionService"
     exact = False
     follows = True
@@ -332,9 +344,7 @@ class Sessions(Adapter):
         found = run(handle.get_session(app_name="app/" * 20, user_id="ann", session_id=id))
         return found and found.state["texts"]
 
-    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
-        if keep_history:
-            handle._keep_history = True
+    def remove(self, handle: Any, id: str) -> None:
         run(handle.delete_session(app_name="app/" * 20, user_id="ann", session_id=id))
 
     def ids(self, handle: Any) -> list[str] | None:
@@ -358,8 +368,7 @@ class Runs(Flows):
     name = "crewai.VstateProvider"
     exact = False
 
-    def given_back(self, text: str) -> str:
-        return str(json.loads(json.dumps(text)))
+    given_back = through_json
 
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
         handle.checkpoint(json.dumps({"texts": texts}), id)
@@ -369,7 +378,7 @@ class Runs(Flows):
         return found and json.loads(handle.from_checkpoint(found))["texts"]
 
 
-class Transcripts(Adapter):
+class Transcripts(Switched):
     name = "claude_agent.VstateSessionStore"
 
     def _key(self, id: str) -> Any:
@@ -385,9 +394,7 @@ class Transcripts(Adapter):
     def read(self, handle: Any, id: str) -> Any:
         return [entry["message"]["content"] for entry in run(handle.load(self._key(id))) or ()]
 
-    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
-        if keep_history:
-            handle._keep_history = True
+    def remove(self, handle: Any, id: str) -> None:
         run(handle.delete(self._key(id)))
 
     def ids(self, handle: Any) -> list[str] | None:
@@ -405,8 +412,7 @@ class Items(Adapter):
     def open(self, store: Any, **options: Any) -> Any:
         return self.make(store, keep_history=True, **options)
 
-    def given_back(self, text: str) -> str:
-        return str(json.loads(json.dumps(text)))
+    given_back = through_json
 
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
         run(handle.put(id, {"texts": texts}))
@@ -458,8 +464,7 @@ class States(Adapter):
     name = "llama_index.VstateStateStorage"
     exact = False
 
-    def given_back(self, text: str) -> str:
-        return str(json.loads(json.dumps(text)))
+    given_back = through_json
 
     def open(self, store: Any, **options: Any) -> Any:
         return cache(lambda id: self.make(id, store, **options))
@@ -522,5 +527,5 @@ class AgentScope2(Adapter):
 ADAPTERS: list[Callable[[], Adapter]] = [
     kind
     for kind in globals().values()
-    if isinstance(kind, type) and issubclass(kind, Adapter) and kind is not Adapter
+    if isinstance(kind, type) and issubclass(kind, Adapter) and not isabstract(kind)
 ]

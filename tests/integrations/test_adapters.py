@@ -36,10 +36,16 @@ from vstate.testing import Faulty
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
 
-@pytest.fixture(params=ADAPTERS, ids=lambda each: each.__name__)
-def adapter(request: pytest.FixtureRequest) -> Adapter:
-    made: Adapter = request.param()
-    return made
+@pytest.fixture(scope="module", params=ADAPTERS, ids=lambda each: each.__name__)
+def kind(request: pytest.FixtureRequest) -> Callable[[], Adapter]:
+    """A row of the table. One import, for all of its tests, finds out that its framework is not installed."""
+    request.param()
+    return request.param
+
+
+@pytest.fixture
+def adapter(kind: Callable[[], Adapter]) -> Adapter:
+    return kind()
 
 
 def late(adapter: Adapter, write: Callable[[], None]) -> None:

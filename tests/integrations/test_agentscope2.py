@@ -103,7 +103,7 @@ def unpacked(data: bytes) -> Iterator[bytes]:
 
 
 def test_the_example_and_commands_of_the_docs(example: Example, commands: Commands) -> None:
-    """The program of the page prints what it promises, and the commands read what it wrote."""
+    """The program of the page prints the lines of its comments. The commands show its session."""
     example("AgentScope 2")
     log, diff = commands("AgentScope 2")
     assert "I bought two bottles." in log.splitlines()[0]
@@ -147,7 +147,7 @@ def test_a_secret_leaves_the_store(make: Callable[[Path], KVStore], kind: str, t
 
 
 def test_credentials_without_a_name_get_one(storage: VstateStorage) -> None:
-    """It is that of the type, with the first number that is free, and a change keeps it."""
+    """The name is that of the type, with the first free number. A change of the credential keeps it."""
     for key in "abc":
         run(storage.upsert_credential("ann", credential(key)))
     found = run(storage.list_credentials("ann"))
@@ -196,7 +196,7 @@ def test_a_message_is_found_without_the_others(
 
 
 def test_a_run_that_goes_on_after_its_session_was_deleted(storage: VstateStorage) -> None:
-    """Its messages and its state bring nothing back."""
+    """The messages and the state of the run bring nothing of the session back."""
     config = SessionConfig(workspace_id="w")
     run(storage.upsert_session("ann", "a", config, session_id="s"))
     run(storage.upsert_message("ann", "s", UserMsg(name="ann", content="hello")))
@@ -214,7 +214,7 @@ def test_a_run_that_goes_on_after_its_session_was_deleted(storage: VstateStorage
 
 
 def test_the_deletion_of_an_agent(storage: VstateStorage) -> None:
-    """Its schedules and all their sessions go with it; the sessions of others stay."""
+    """The schedules of the agent and all their sessions go too. The sessions of other agents stay."""
     agent = AgentRecord(user_id="ann", data=AgentData(name="helper"))
     model = ChatModelConfig(type="t", credential_id="c", model="m", parameters={})
     data = ScheduleData(name="daily", cron_expression="0 9 * * *", chat_model_config=model)
@@ -298,7 +298,7 @@ def test_the_runs_of_an_sop(storage: VstateStorage) -> None:
 
 
 def test_a_team_goes_with_what_was_made_for_it(storage: VstateStorage) -> None:
-    """Its own agents and borrowed sessions go, the agents that it borrowed stay, and its leader is free."""
+    """The agents and sessions of the team go. Borrowed agents stay, and the leader may lead another team."""
 
     async def work() -> None:
         made, borrowed = (
@@ -339,7 +339,7 @@ def test_a_team_goes_with_what_was_made_for_it(storage: VstateStorage) -> None:
 
 
 def test_one_worker_gets_a_document(tmp_path: Path) -> None:
-    """Of workers beside one another, on two openings of a store, one gets it; a base takes all along."""
+    """Two openings of a store have workers: one worker leases the document. A deleted base has none left."""
 
     async def work() -> None:
         async with VstateStorage(tmp_path / "s") as one, VstateStorage(tmp_path / "s") as two:

@@ -64,7 +64,7 @@ def output(id: str, text: str = "text") -> RunOutput:
     return RunOutput(run_id=id, agent_id="a", content=text, created_at=1, status=RunStatus.completed)
 
 
-# What the SQLite db of agno answers
+# The same answers as the SQLite db of agno
 
 IDS, USERS, WORDS = (
     st.sampled_from("st"),
@@ -105,7 +105,7 @@ CALLS = st.one_of(
 
 
 def told(db: Any, name: str, *args: Any) -> Any:
-    """What a call gives, without the times of its own clock."""
+    """The result of a call, without the times of its own clock."""
     try:
         found = getattr(db, name)(*args)
     except Exception:
@@ -148,7 +148,7 @@ def answers(db: Any) -> list[Any]:
 @given(st.lists(CALLS, max_size=10))
 @settings(deadline=None, max_examples=8)  # each is a file of SQLite
 def test_the_answers_are_those_of_the_sqlite_db(calls: list[Any]) -> None:
-    """After any calls of users to their rows and to those of others, and by a db that is opened anew."""
+    """Both dbs answer alike after any calls of users, also to rows of others, and after a second opening."""
     with TemporaryDirectory() as directory:
         backend = Memory()
         ours, theirs = VstateDb(backend), SqliteDb(db_file=str(Path(directory) / "s.db"))
@@ -170,7 +170,7 @@ def test_the_answers_are_those_of_the_sqlite_db(calls: list[Any]) -> None:
         theirs.close()
 
 
-# What is vstate's own
+# Beyond the SQLite db: owners, deletions, races
 
 
 def test_rows_of_another_user() -> None:
@@ -194,7 +194,7 @@ def test_rows_of_another_user() -> None:
 
 
 def test_an_agent_in_the_log(example: Any, commands: Any) -> None:
-    """The example of the page, and its commands; a run goes on from the stored history."""
+    """The log and the diff of the page show the runs. A later run goes on from the stored history."""
     agent = example("agno", model=Echo(id="echo"))["agent"]
     log, diff = commands("agno")
     assert "run COMPLETED: You said: Now backwards." in log
@@ -206,7 +206,7 @@ def test_an_agent_in_the_log(example: Any, commands: Any) -> None:
 
 
 def test_a_session_that_was_deleted(caplog: pytest.LogCaptureFixture) -> None:
-    """A run of before the deletion stores nothing, and the bytes of session and memory are gone."""
+    """A run that began before the deletion stores nothing. No object of session and memory is left."""
     backend = Memory()
     db, other = VstateDb(backend), VstateDb(backend)
     agent = Agent(model=Echo(id="echo"), db=db, session_id="s", user_id="ann")
@@ -244,7 +244,7 @@ def test_runs_beside_one_another(tmp_path: Path) -> None:
 
 
 def test_what_the_caller_does_with_rows() -> None:
-    """What goes in and what comes out are copies. Values have the form that agno's encoder gives them."""
+    """A change of a given or returned row changes nothing stored. agno's encoder gives the values' form."""
     db, made = VstateDb(), session(deep={"n": 1}, pair=(1, 2))
     db.upsert_session(made)
     made.session_data["deep"]["n"] = 2
@@ -256,7 +256,7 @@ def test_what_the_caller_does_with_rows() -> None:
 
 
 def test_what_is_not_stored() -> None:
-    """Every other method of a db says so."""
+    """Every other method of a db raises NotImplementedError, with its name."""
     db = VstateDb()
     for name in ("get_traces", "upsert_knowledge_content", "get_runs", "get_metrics", "upsert_learning"):
         with pytest.raises(NotImplementedError, match=f"VstateDb stores sessions and memories: {name}"):

@@ -78,7 +78,7 @@ def test_batches_that_are_sent_again(sent: list[tuple[Any, list[Any], bool]]) ->
 
 
 def test_what_the_caller_does_with_entries() -> None:
-    """What goes in and what comes out are copies."""
+    """A change of a given or returned entry changes no stored one."""
     store, given_ = VstateSessionStore(), [said("hello", uuid="a")]
     run(store.append(KEY, given_))
     given_[0]["message"]["content"] = "edited"
@@ -87,7 +87,7 @@ def test_what_the_caller_does_with_entries() -> None:
 
 
 def test_a_session_in_the_log(example: Any, commands: Any) -> None:
-    """The example of the page, and its commands; a commit for each batch, with who says what."""
+    """The log of the page has a commit for each batch, with the speaker and the text."""
     store = example("Claude Agent SDK")["store"]
     for printed in commands("Claude Agent SDK"):
         assert "Sort the list." in printed
@@ -99,7 +99,7 @@ def test_a_session_in_the_log(example: Any, commands: Any) -> None:
 
 
 def test_a_session_that_was_deleted() -> None:
-    """A run of before the deletion writes nothing; a fork keeps its entries, and the bytes of the rest go."""
+    """A run that began before the deletion writes nothing. A fork keeps its entries. Nothing else is left."""
     base = Memory()
     store, other = VstateSessionStore(base), VstateSessionStore(base)
     run(store.append(KEY, [said("the secret", uuid="a")]))

@@ -46,7 +46,7 @@ def messages(backend: VstateBackend) -> list[str]:
 
 
 def test_the_example_and_commands_of_the_docs(example: Example, commands: Commands) -> None:
-    """The programs of the page print what they promise, and the commands read what they wrote."""
+    """The programs print the lines of their comments. The commands show the edits."""
     made = example("Deep Agents", model=scripted())
     made["state"].undo()
     made["state"].repo.store.close()
@@ -108,7 +108,7 @@ def test_edits_of_threads(backend: VstateBackend) -> None:
 
 
 def test_a_commit_that_fails(backend: VstateBackend) -> None:
-    """It raises, and the file stays edited for the next commit."""
+    """The call raises, and the next commit has the edit."""
     state = backend.workspace.state
     backend.write("/notes.md", "one")
     Versioned(state.repo.store).apply(lambda other: other.update(x=1), message="elsewhere")

@@ -58,7 +58,7 @@ def test_a_value_leaves_the_file_when_it_is_replaced_deleted_or_expired(tmp_path
 def test_the_objects_of_an_old_value_are_gone_when_the_call_returns(
     agent_store: AgentStore, end: str
 ) -> None:
-    """So it is on every store with transactions; elsewhere `gc` removes them."""
+    """Every store with transactions drops them in the call. On any other store `gc` removes them."""
     store = VstateKeyValue(opened := agent_store())
     run(store.put("one", {"token": "x" * 300}))
     one = objects(opened)
@@ -89,7 +89,7 @@ def test_puts_remove_what_has_expired() -> None:
 
 
 def test_gc_removes_old_values_from_a_store_without_transactions() -> None:
-    """There a rule for all items cuts their histories off, and a `put_many` is a put each."""
+    """A rule for all items cuts their histories off. A `put_many` is one put for each item."""
     memory = Memory()
     store = VstateKeyValue(Faulty(memory, atomic=False), keep=Keep(last=1))
     for number in range(3):
@@ -102,7 +102,7 @@ def test_gc_removes_old_values_from_a_store_without_transactions() -> None:
 
 
 def test_a_damaged_item_fails_its_own_calls_alone() -> None:
-    """A put that looks at it has landed, and says so; a branch of another program is no expired item."""
+    """Puts of other items look at the damaged one, and land. A branch of another program is no item."""
     memory = Memory()
     store = VstateKeyValue(memory)
     store.repo.commit("key_value/of-another", set={"n": 1})
@@ -133,7 +133,7 @@ def test_history_is_there_for_who_asks_for_it() -> None:
 def test_an_item_that_another_writer_sets_anew_stays(
     keep_history: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cull that has seen it expired does not delete the new value."""
+    """A cull has seen the item expired, and does not delete the new value."""
     memory = Memory()
     store, other = (VstateKeyValue(memory, keep_history=keep_history) for _ in range(2))
     run(store.put("session", {"n": 1}, ttl=SOON))
@@ -152,7 +152,7 @@ def test_an_item_that_another_writer_sets_anew_stays(
 
 
 def test_an_expired_item_counts_as_absent() -> None:
-    """A read, its ttl and a deletion say so, before anything has removed it; a put begins anew."""
+    """A read, `ttl` and a deletion find no item, though its branch is still there. A put begins anew."""
     store = VstateKeyValue()
     run(store.put("code", {"n": 1}, ttl=SOON))
     time.sleep(SOON)
@@ -263,7 +263,7 @@ def test_fastmcp_replays_the_events_of_a_stream(tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_page(example: Any, commands: Any) -> None:
-    """It runs, and the commands show the item."""
+    """The program prints the lines of its comments. The commands show the item."""
     example("FastMCP")
     log, shown = commands("FastMCP")
     assert "put" in log

@@ -33,7 +33,7 @@ def wrote(provider: VstateProvider, path: str, text: str) -> str:
 
 
 def test_a_session_in_the_log(example: Any, commands: Any) -> None:
-    """The example of the page, and its commands, which name the files by their paths."""
+    """The commands of the page name the files by their paths."""
     assert example("nontainer")["merged"].conflicts == ("/workspace/plan.md",)
     log, shown = commands("nontainer")
     assert "ws-git: a plan" in log
@@ -60,7 +60,7 @@ def test_two_programs_in_one_session() -> None:
 
 
 def test_a_session_that_was_deleted(tmp_path: Path) -> None:
-    """A program of before the deletion commits nothing, also if the session begins anew; no byte is left."""
+    """A program that had it open commits nothing, also if the session begins anew. No byte is left."""
     provider = opened(tmp_path / "s")
     wrote(provider, "/a.txt", "the secret of ann")
     other = opened(tmp_path / "s", "bob")

@@ -55,7 +55,7 @@ def effect(status: Any, call: str = "c", **more: Any) -> ToolEffectRecord:
     return ToolEffectRecord(tool_call_id=call, status=status, **fields)
 
 
-# What the store of the harness answers
+# The same answers as the SQLite store of the harness
 
 RUNS = st.sampled_from(["r", "s"])
 MAYBE = st.sampled_from([None, "a", "b"])
@@ -132,7 +132,7 @@ async def write(store: Any, record: Any) -> bool:
 
 
 async def answers(store: Any) -> list[Any]:
-    """What each call of the harness that reads gives."""
+    """The results of all calls of the harness that read."""
     found: list[Any] = []
     for run_id in ("r", "s", "none"):
         found += [await store.get_run(run_id=run_id), await store.list_events(run_id=run_id)]
@@ -151,7 +151,7 @@ async def answers(store: Any) -> list[Any]:
 @given(st.lists(CALLS, max_size=15), st.sampled_from([None, 1, 2, 3]))
 @settings(deadline=None, max_examples=30)  # each is a file of SQLite
 def test_the_answers_are_those_of_the_sqlite_store(records: list[Any], most: int | None) -> None:
-    """After any calls; by the handle that wrote, and by one that reads the store anew."""
+    """Both stores answer alike after any calls: the handle that wrote, and one that is opened later."""
 
     async def both() -> None:
         backend = Memory()
@@ -171,7 +171,7 @@ def test_the_answers_are_those_of_the_sqlite_store(records: list[Any], most: int
         run(both())
 
 
-# What is vstate's own
+# Beyond the SQLite store: bounds, copies, deletions, races
 
 
 def test_a_registration_that_is_sent_again() -> None:
@@ -189,13 +189,13 @@ def test_a_registration_that_is_sent_again() -> None:
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, True, "2"])
 def test_a_bound_of_no_snapshots_is_refused(most: Any) -> None:
-    """The error says what it may be."""
+    """The error names the setting."""
     with pytest.raises(ValueError, match="max_snapshots_per_run"):
         VstateStepStore(max_snapshots_per_run=most)
 
 
 def test_a_record_that_cannot_be_stored() -> None:
-    """It raises, and the run goes on without it."""
+    """The call raises, and the run goes on without the record."""
     store = VstateStepStore()
     with pytest.raises(ValueError, match="object"):
         run(store.save_snapshot(replace(snapshot(), messages=said(object()))))
@@ -214,7 +214,7 @@ def test_messages_are_stored_once(tmp_path: Path) -> None:
 
 
 def test_what_the_caller_does_with_messages() -> None:
-    """What goes in and what comes out are copies; so does a snapshot that is saved while they change."""
+    """A change of a given or returned message changes no stored snapshot."""
     store, given_ = VstateStepStore(), snapshot("x")
     arguments = {"deep": {"n": 1}}
     given_.messages.append(ModelResponse(parts=[ToolCallPart("t", arguments, "i")], timestamp=START))
@@ -227,7 +227,7 @@ def test_what_the_caller_does_with_messages() -> None:
 
 
 def test_a_run_in_the_log(example: Any, commands: Any) -> None:
-    """The example of the page, and its commands; a commit for each step, with what it brought."""
+    """The log of the page has a commit for each step, and names its event, message or tool."""
     store = example("Pydantic AI harness")["store"]
     log, messages = commands("Pydantic AI harness")
     assert "tool add started" in log
@@ -238,7 +238,7 @@ def test_a_run_in_the_log(example: Any, commands: Any) -> None:
 
 
 def test_a_copy_of_a_run() -> None:
-    """A branch of a run is a run, whose records have its id; runs of no record are in no list."""
+    """A branch of a run is a run, and its records have the new id. A run without a record is in no list."""
     store = VstateStepStore()
     run(store.register_run(RunRecord(run_id="r", conversation_id="talk", started_at=START)))
     run(store.append_event(StepEvent(run_id="r", kind="run_started", step_index=0)))
@@ -252,7 +252,7 @@ def test_a_copy_of_a_run() -> None:
 
 
 def test_a_run_that_was_deleted() -> None:
-    """A run of before the deletion writes nothing, and the bytes are gone."""
+    """A run that began before the deletion writes nothing. No object of the deleted run is left."""
     backend = Memory()
     store, other = VstateStepStore(backend), VstateStepStore(backend)
     run(store.register_run(RunRecord(run_id="r")))
