@@ -64,8 +64,8 @@ import sys
 from importlib import import_module
 from pkgutil import iter_modules
 import vstate.integrations
-names = "agent_framework agents agentscope burr claude_agent_sdk crewai deepagents google key_value "
-names += "langgraph llama_index pydantic_ai strands"
+names = "agent_framework agents agentscope agno burr claude_agent_sdk crewai deepagents google key_value "
+names += "langgraph llama_index nontainer pydantic_ai strands"
 for name in ("fsspec", *names.split()):
     sys.modules[name] = None
 for module in iter_modules(vstate.integrations.__path__):
