@@ -34,7 +34,7 @@ from vstate import Live, Namespace, Snapshot, Versioned, errors, extras
 TOP = Path(__file__).parent.parent
 PAGES = [*sorted(TOP.glob("*.md")), *sorted((TOP / "docs").glob("*.md"))]
 
-BLOCK = re.compile(r"^```(python|console)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(\w+)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ vstate (.+)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -1,6 +1,8 @@
 """The runner of other projects' tests, and those suites that take seconds."""
 
+import re
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +51,28 @@ def test_the_page_has_the_counts_of_the_table(tmp_path: Path) -> None:
     page.write_text(PAGE.read_text(encoding="utf-8"), encoding="utf-8")
     write_counts(page, list(SUITES.values()))
     assert page.read_text(encoding="utf-8") == PAGE.read_text(encoding="utf-8")
+
+
+def test_the_head_of_the_page_has_the_counts_of_the_table() -> None:
+    """Its row of an adapter says how many tests pass, of how many."""
+    head = PAGE.read_text(encoding="utf-8").partition("###")[0]
+    counts = {f"{suite.passed} of {suite.passed + len(suite.failing)}" for suite in SUITES.values()}
+    found = re.findall(r"\d+ of \d+", head)
+    assert len(found) > 15
+    assert set(found) <= counts
+
+
+def test_each_adapter_outside_of_the_extra_dev_has_a_suite_that_runs_its_own_tests() -> None:
+    """`make test` skips them: it installs no large framework."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    in_dev = set(re.findall(r"[\w-]+", " ".join(each for each in extras["dev"] if "vstate[" in each)))
+    tests = {
+        path.stem.removeprefix("test_") for path in (REPOSITORY / "tests/integrations").glob("test_*.py")
+    }
+    outside = {extra.replace("-", "_") for extra in extras.keys() - in_dev} & tests
+    assert outside <= {name for suite in SUITES.values() for name in suite.own}
+    assert len(outside) > 7
 
 
 @pytest.mark.slow

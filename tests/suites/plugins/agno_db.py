@@ -1,12 +1,7 @@
 """The SQLite db of agno is vstate's: a plugin for pytest."""
 
 import contextlib
-import os
-import sys
 from typing import Any
-
-# The sources are an older agno with its tests, which the installed one passes too.
-sys.path.remove(os.environ["VSTATE_SUITE_SOURCE"])
 
 import agno.db.sqlite
 import agno.db.sqlite.sqlite

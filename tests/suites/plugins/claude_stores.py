@@ -1,12 +1,7 @@
 """The session store of the Claude Agent SDK is vstate's: a plugin for pytest."""
 
-import os
-import sys
 import time
 from typing import Any
-
-# The sources are the Python part of the SDK. Its wheel has a program of 170 MB too, which no test here runs.
-sys.path.insert(0, os.path.join(os.environ["VSTATE_SUITE_SOURCE"], "src"))
 
 import claude_agent_sdk
 from claude_agent_sdk._internal import session_store

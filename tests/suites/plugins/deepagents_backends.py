@@ -5,7 +5,6 @@ import sys
 from typing import Any
 
 # The tests have their deepagents beside them, and run on the one that is installed.
-sys.path.remove(os.environ["VSTATE_SUITE_SOURCE"])
 sys.path.append(os.environ["VSTATE_SUITE_SOURCE"])
 
 import deepagents.backends

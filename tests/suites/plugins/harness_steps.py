@@ -1,10 +1,6 @@
 """The step store of pydantic-ai-persistence is vstate's: a plugin for pytest."""
 
-import os
-import sys
 from typing import Any
-
-sys.path.insert(0, os.path.join(os.environ["VSTATE_SUITE_SOURCE"], "src"))
 
 import pydantic_ai_persistence
 from places import place
