@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from soak import SOAK
+from soak import SOAK, sized
 
 from vstate import Disk, StoreFull, StoreUnavailable
 from vstate.kv.disk import database, packs
@@ -101,7 +101,7 @@ ROWS = {
 STEPS = ["pack all", "pack these", "delete", "set", "another form", "release", "open"]
 
 
-@settings(max_examples=30)
+@settings(max_examples=sized(15, 300))
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(STEPS), st.lists(st.sampled_from(list(ROWS)), min_size=12, max_size=60)),

@@ -8,7 +8,7 @@ import pytest
 from scripts import LONGEST, Record, run_script
 from soak import sized
 
-KILLS = sized(300, 4000)
+KILLS = sized(100, 4000)
 KILLS_BESIDE_A_SERVER = sized(12, 200)
 
 pytestmark = pytest.mark.timeout(LONGEST)

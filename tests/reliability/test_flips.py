@@ -9,8 +9,8 @@ from scripts import LONGEST, Record, run_script
 from soak import sized
 
 PARTS = 4
-EVERY = sized(29, 1)
-"""Every 29th byte covers each place of SQLite's words of 4 and 8 bytes, and of ours.
+EVERY = sized(59, 1)
+"""Every 59th byte covers each place of SQLite's words of 4 and 8 bytes, and of ours.
 
 A soak takes each byte.
 """
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(LONGEST)
 def test_every_byte_of_the_file(part: int, mask: int, fast_path: Path, record: Record) -> None:
     """If a byte is inverted, all values are right, or reading raises, or fsck reports it.
 
-    In each case fsck can check and repair the store, and makes no value wrong. Every 29th byte; with
+    In each case fsck can check and repair the store, and makes no value wrong. Every 59th byte; with
     VSTATE_SOAK set each one.
     """
     first, step = part * EVERY, PARTS * EVERY

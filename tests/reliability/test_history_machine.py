@@ -29,9 +29,9 @@ from vstate.errors import InvalidInput, MergeConflict, NotFound, UncommittedChan
 from vstate.testing import Faulty
 
 STEPS = {
-    "Memory": sized(2400, 600_000),
-    "no transactions": sized(900, 200_000),
-    "Disk": sized(900, 200_000),
+    "Memory": sized(1200, 600_000),
+    "no transactions": sized(450, 200_000),
+    "Disk": sized(450, 200_000),
 }
 STEPS_IN_A_ROW = sized(40, 100)
 MOST_EXAMPLES = 1.4

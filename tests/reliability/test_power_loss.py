@@ -31,7 +31,7 @@ from vstate.errors import VStateError
 IMAGES = sized(6, 500)
 SHUTDOWNS = sized(6, 500)
 COMMITS = sized(130, 300)
-CUTS = sized(60, 20_000)
+CUTS = sized(30, 20_000)
 
 pytestmark = pytest.mark.timeout(LONGEST)
 

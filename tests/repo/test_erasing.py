@@ -101,7 +101,7 @@ def same_but(store: KVStore, before: dict[str, Old], *keys: str) -> None:
         assert as_it_was(repo, commit) == Old(kept, parents, old.rest)
 
 
-@pytest.mark.parametrize("seed", range(sized(8, 1000)))
+@pytest.mark.parametrize("seed", range(sized(4, 1000)))
 @pytest.mark.slow
 def test_a_key_goes_and_nothing_else_changes(store: KVStore, seed: int) -> None:
     """After any history each old id leads to a commit with the same state, but for the key; all is sound."""

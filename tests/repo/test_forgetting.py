@@ -55,7 +55,7 @@ def test_a_branch_that_is_elsewhere_than_it_was_seen_stays(store: KVStore, forge
         repo.delete_branch("one", forget=forget, seen=newest)
 
 
-@pytest.mark.parametrize("seed", range(sized(6, 1000)))
+@pytest.mark.parametrize("seed", range(sized(3, 1000)))
 @pytest.mark.slow
 def test_forgets_what_the_branch_alone_led_to(store: KVStore, seed: int) -> None:
     """One branch after another goes with exactly the objects that nothing else leads to."""

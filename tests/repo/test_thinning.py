@@ -137,7 +137,7 @@ def history(random: Random, time: Time, store: KVStore, *, room: bool) -> Reposi
 
 
 @pytest.mark.parametrize("room", [True, False], ids=["in a room", "in room 0"])
-@pytest.mark.parametrize("seed", seeds(2, sized(10, 100)))
+@pytest.mark.parametrize("seed", seeds(2, sized(5, 100)))
 def test_any_history_keeps_what_the_rule_says(time: Time, seed: int, room: bool) -> None:
     """It keeps what the rule of restic keeps, tags, and what other branches lead to. Copies have the same."""
     random, store = Random(seed), Memory()
@@ -493,7 +493,7 @@ class Pair:
             self.merge(repo, branch, repo.resolve(random.choice(repo.branch_names())))
 
 
-@pytest.mark.parametrize("seed", seeds(1, sized(14, 300)))
+@pytest.mark.parametrize("seed", seeds(1, sized(7, 300)))
 def test_stores_that_thin_exchange_without_damage_and_without_a_wrong_merge(time: Time, seed: int) -> None:
     """By push, fetch and bundles, each at its own time: every state that a log names can be read."""
     pair = Pair(seed, time)

@@ -365,7 +365,7 @@ class Unsure(StoreWrapper):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(sized(8, 400)))
+@pytest.mark.parametrize("seed", range(sized(4, 400)))
 def test_any_mixture_of_calls_on_a_store_that_is_unsure(seed: int) -> None:
     """The one writer's values are those of a dict, each event is there once, and an update or a transaction
     that raised is there once or not at all.

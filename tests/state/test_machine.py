@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from soak import sized
 
 from vstate import Disk, KVStore, Memory, Versioned
 from vstate.errors import UncommittedChanges
@@ -322,6 +323,6 @@ class DiskMachine(VersionedMachine):
 
 
 TestVersionedMachine = pytest.mark.slow(VersionedMachine.TestCase)
-TestVersionedMachine.settings = settings(max_examples=80, stateful_step_count=40)
+TestVersionedMachine.settings = settings(max_examples=sized(40, 80), stateful_step_count=40)
 TestDiskMachine = pytest.mark.slow(DiskMachine.TestCase)
-TestDiskMachine.settings = settings(max_examples=20, stateful_step_count=30)
+TestDiskMachine.settings = settings(max_examples=sized(10, 20), stateful_step_count=30)
