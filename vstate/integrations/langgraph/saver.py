@@ -367,13 +367,12 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         # Only the outcome of LangGraph's own serializer is known to depend on the bytes alone.
         may_copy = type(self.serde) is JsonPlusSerializer
 
-        def load(channel: str) -> Any:
-            value = saved.values[channel]
+        values: dict[str, Any] = {}
+        for channel, value in saved.values.items():
             if may_copy and value.grown.length >= _SHORTEST:
-                return thread.loaded(saved, channel, self.serde)
-            return self.serde.loads_typed(thread.pair(value))
-
-        values = read_each(load, saved.values)
+                values[channel] = thread.loaded(saved, channel, self.serde)
+            else:
+                values[channel] = self.serde.loads_typed((value.form, thread.heap.value(value.grown)))
         checkpoint = self.serde.loads_typed(saved.checkpoint)
         checkpoint["channel_values"] = values
         return CheckpointTuple(
