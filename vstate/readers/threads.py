@@ -126,7 +126,8 @@ class Thread:
                     self._newest[ns] = id
             if "early" in fields:
                 self._early[ns, id] = fields["early"]
-            self._awaited = {(ns, id): position for ns, id, position in fields.get("awaited", ())}
+            awaited = fields.get("awaited")
+            self._awaited = {(ns, id): position for ns, id, position in awaited} if awaited else {}
             if record is self._planned[0]:
                 self._last |= self._planned[1]
         elif kind == WRITES:
@@ -247,8 +248,8 @@ class Thread:
             fields["late"] = True
         if (ns, id) in self._awaited or (ns, id) in self._writes:
             fields["early"] = self._awaited.get((ns, id), 0)
-        if awaited := [(*key, position) for key, position in self._awaited.items() if key != (ns, id)]:
-            fields["awaited"] = sorted(awaited)
+        if others := self._awaited.keys() - {(ns, id)}:
+            fields["awaited"] = sorted((*key, self._awaited[key]) for key in others)
         self._planned = (kind, fields, *added), new
         return [*pieces, self._planned[0]]
 
