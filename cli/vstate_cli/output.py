@@ -172,7 +172,8 @@ def _make_bar() -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-    parts = TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn()
+    percent = TaskProgressColumn("{task.percentage:3.0f} %")
+    parts = TextColumn("{task.description}", markup=False), BarColumn(), percent
     return Progress(*parts, console=Console(stderr=True), transient=True)
 
 

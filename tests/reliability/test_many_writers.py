@@ -9,8 +9,8 @@ from scripts import LONGEST, Record, gc_figures, run_script
 from soak import sized
 
 PROCESSES = sized(4, 8)
-COMMITS = sized(150, 20_000)
-WINDOW = sized(120, 2000)
+COMMITS = sized(300, 20_000)
+WINDOW = sized(250, 2000)
 LEAST_SHARE = 0.1
 
 SECONDS = sized(5, 1800)

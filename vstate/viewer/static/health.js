@@ -59,7 +59,7 @@ export function Health() {
         <section><h3>Largest keys</h3><${Sizes} label="key" rows=${data.largest.slice(0, 20).map((row) => ({ name: row.key, bytes: row.bytes, href: hrefOf({ key: row.key, page: "", path: "", tab: "" }) }))} /></section>
         <section><h3>Branches</h3><${Sizes} label="branch" rows=${data.branches.slice(0, 20).map((row) => ({ name: row.name, bytes: row.bytes, note: `${keysOf(row)}, ${timeText(row.time)}`, href: hrefOf({ branch: row.name, page: "", rev: "", pane: "commits" }) }))}
           total=${data.left_out ? html`<p class="is-dim">${counted(data.left_out, "more branch", "more branches")}, too long to add up</p>` : null} /></section>
-        <section><h3>Signatures</h3><p class="is-dim">of the newest commits, ${grouped(data.signatures.commits)} in all</p><table class="sizes"><tbody>${data.signatures.by_key.map((row) => html`<tr>
+        <section><h3>Signatures</h3><p class="is-dim">newest commits: ${grouped(data.signatures.commits)}</p><table class="sizes"><tbody>${data.signatures.by_key.map((row) => html`<tr>
           <td class=${row.key === "invalid" ? "is-removed" : row.key === "none" ? "is-dim" : "mono"}>${row.key === "none" ? "not signed" : shown(row.key)}</td><td class="number">${grouped(row.commits)}</td></tr>`)}</tbody></table></section>
       </div>`}
   </div>`;
