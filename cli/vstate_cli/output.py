@@ -245,7 +245,7 @@ class Output:
         return f"\x1b[{';'.join(_CODES[word] for word in style.split())}m{text}\x1b[0m"
 
     def lines(self, lines: Iterable[Line]) -> None:
-        """Write lines."""
+        """Write lines, each given as its parts."""
         for parts in lines:
             self.line(*parts)
 

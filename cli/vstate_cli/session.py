@@ -158,10 +158,8 @@ class Session:
         """
         # Another message explains why a well-formed revision names no commit.
         plain = f"no revision {word!r}"
-        if not isinstance(error, NotFound) or error.message.partition("; did you mean")[0] not in (
-            plain,
-            plain + NAMES_LISTED,
-        ):
+        reason = error.message.removesuffix(NAMES_LISTED).partition("; did you mean")[0]
+        if not isinstance(error, NotFound) or reason != plain:
             return error
         keys = [f"{name} (key)" for name in self.similar_keys(commit, word)]
         refs = [f"{name} (revision)" for name in error.candidates]

@@ -24,6 +24,8 @@ from vstate.errors import CannotLoad, InvalidInput, RefMoved
 from vstate.kv import Memory
 from vstate.patterns.journal import FIRST_SEGMENTS, SEGMENT_BYTES, Journal, Journals
 from vstate.repo import Repository
+from vstate.repo.writing import BranchChanges
+from vstate.testing import Faulty
 from vstate.values.growth import Unread
 
 
@@ -248,6 +250,28 @@ def test_a_plan_that_lost_a_race_is_made_again() -> None:
     repo.delete_branch("t")
     stale.append(lambda index: ["anew"])
     assert other.refresh() == ["anew"]
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_plan_that_is_refused_changes_no_other_branch(atomic: bool) -> None:
+    """The plan refuses the index of the newest commit, also where the store has no transactions."""
+    repo = Repository(Faulty(Memory(), atomic=atomic))
+    stale, other = Journal(repo, "t"), Journal(repo, "t")
+    others = [BranchChanges("shared", set={"n": 1})]
+
+    def plan(index: list[str]) -> list[str]:
+        assert index == ["a"]
+        return ["b"]
+
+    stale.append(lambda index: ["a"])
+    other.append(lambda index: ["overtakes"])
+    with pytest.raises(AssertionError):
+        stale.append(plan, others=others)
+    assert repo.newest("shared") is None
+    other.rewrite(lambda index: ["a"])
+    stale.append(plan, others=others, fresh=True)
+    assert repo.newest("shared") is not None
+    assert other.refresh() == ["a", "b"]
 
 
 def test_a_history_that_is_cut_off_keeps_the_journal() -> None:

@@ -94,7 +94,7 @@ class VstateDb(Opened, BaseDb):
         rows, count = db.get_sessions(session_type, user_id, *args, deserialize=False, **options)
         for row in rows if include_runs else ():
             id = row["session_id"]
-            runs = self._opening.read_at(self._branch(_SESSION, id), found[id][0], _runs)
+            runs = self._opening.read(self._branch(_SESSION, id), _runs, at=found[id][0], follows=False)
             row[_RUNS] = [{**run, "session_id": id} for run in runs or ()]
         return utils.deserialize_sessions(session_type, rows) if deserialize else (rows, count)
 

@@ -56,7 +56,8 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
     - A session is the branch `adk/sessions/APP/USER/SESSION`, with its events and its state, and each event
       is one commit. The states of users and apps are branches too. An event that changes them lands in one
       transaction with them. On a store without transactions, such as S3, they are written first. A call that
-      is interrupted there may leave them changed without the event.
+      is interrupted there, or overtaken by another writer at that moment, may leave them changed without the
+      event or the session.
     - An event is appended once: the same event, appended again after a lost answer, is not doubled.
     - A session object that another writer overtook raises StaleSessionError: get the session again.
     - State and events are stored as JSON, as in ADK's own services, and reading them loads no class. Bytes
@@ -96,9 +97,12 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
             room=True,
         )
         try:
-            if others and not self.repo.store.transactional and self.repo.newest(branch) is not None:
-                raise _taken(session_id)  # before the states of the user and the app change
-            head, *_ = self._opening.commit_each([created, *others])
+            if others and not self.repo.store.transactional:
+                if self.repo.newest(branch) is not None:
+                    raise _taken(session_id)
+                while others:
+                    self.repo.commit_many([others.pop()])
+            head, *_ = self.repo.commit_many([created, *others])
         except RefMoved:
             raise _taken(session_id) from None
         assert head is not None  # it has a key
@@ -193,7 +197,7 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
                 if config is not None and config.num_recent_events is not None:
                     records = records[max(len(records) - config.num_recent_events, 0) :]
                 events = [Event.model_validate(record) for record in records]
-            own = self._opening.read_at(branch, head, _with_state)
+            own = self._opening.read(branch, _with_state, at=head, follows=False)
             if own is not None and own[0] == head:
                 state = {**own[1], **self._shared(app, user)}
                 return _session(app, user, session_id, head, state, events)

@@ -129,9 +129,10 @@ class VstateKeyValue(
             BranchChanges(name, set=record, labels=name.labels, message="put", room=True)
             for name, record in records.items()
         ]
-        for each, commit in zip(changes, self._opening.commit_each(changes), strict=True):
-            if commit and commit.parent_ids and not self._keep_history:
-                self._opening.shorten(each.branch)
+        for some in [changes] if self.repo.store.transactional else [[each] for each in changes]:
+            for each, commit in zip(some, self.repo.commit_many(some), strict=True):
+                if commit and commit.parent_ids and not self._keep_history:
+                    self._opening.shorten(each.branch)
         with suppress(StorageError):  # the items have landed, and nothing may say otherwise
             self._round = self._round or self.repo.branch_names(f"{_PREFIX}/")
             looked_at, self._round = self._round[:_LOOKED_AT], self._round[_LOOKED_AT:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
@@ -140,35 +140,38 @@ class Opening(Uncopied):
 
         Only of those that have all of `labels`.
         """
-        return dict(self.read_all(lambda state: state.commit, *ids, labels=labels))
+        return {ids: head for _, ids, head in self._heads(*ids, labels=labels)}
+
+    def _heads(self, *ids: str, labels: Mapping[str, Atom]) -> Iterator[tuple[str, tuple[str, ...], Commit]]:
+        below = branches_below(self.repo, *self.prefix, *ids, labels=labels)
+        for name, head in self.repo.branches(below).items():
+            yield name, below[name][len(self.prefix) :], head
 
     def newest(self, branch: str) -> Commit | None:
         """Read the newest commit of a branch, None if there is no such branch."""
         return self.seen(branch, self.repo.newest(branch))
 
-    def read(self, branch: str, look: Callable[[Snapshot], T | None], *, follows: bool = True) -> T | None:
-        """What a function makes of the newest commit of a branch; None if there is no such branch.
-
-        The function is called again if objects that it reads went, because the branch has moved or went.
-        Later writes of the adapter follow what it read here.
-        """
-        newest = self.newest if follows else self.repo.newest
-        return self.read_at(branch, newest(branch), look, follows=follows)
-
-    def read_at(
+    def read(
         self,
         branch: str,
-        head: Commit | None,
         look: Callable[[Snapshot], T | None],
         *,
-        follows: bool = False,
+        at: Commit | None = None,
+        follows: bool = True,
     ) -> T | None:
-        """As `read`, where this was the newest commit a moment ago."""
+        """What a function makes of the newest commit of a branch; None if there is no such branch.
+
+        `at` is the newest commit that the caller has just read. If the branch moves or is deleted while the
+        function reads, the function is called again. With `follows`, the adapter's next write needs this
+        branch: it raises NotFound if somebody deletes the branch first.
+        """
+        newest = self.newest if follows else self.repo.newest
+        head = at or newest(branch)
         while head is not None:
             try:
                 return look(Snapshot(self.repo, head))
             except StorageError:
-                known, head = head, self.newest(branch) if follows else self.repo.newest(branch)
+                known, head = head, newest(branch)
                 if head is not None and head.oid == known.oid:
                     raise
         return None
@@ -180,11 +183,10 @@ class Opening(Uncopied):
 
         A session that is deleted meanwhile is left out.
         """
-        below = branches_below(self.repo, *self.prefix, *ids, labels=labels)
-        for name, head in self.repo.branches(below).items():
-            made = self.read_at(name, head, look)
+        for name, found, head in self._heads(*ids, labels=labels):
+            made = self.read(name, look, at=head, follows=False)
             if made is not None:
-                yield below[name][len(self.prefix) :], made
+                yield found, made
 
     def seen(self, branch: str, head: Commit | None) -> Commit | None:
         """Note that the adapter has read a branch as it is at this commit. Returns the commit."""
@@ -322,16 +324,6 @@ class Opening(Uncopied):
         (commit,) = self.repo.commit_many([changes])
         self.wrote(branch, commit or head, begun)
         return commit
-
-    def commit_each(self, changes: Sequence[BranchChanges]) -> list[Commit | None]:
-        """Commit the changes of several branches, as `Repository.commit_many` does.
-
-        It is one transaction. In a store without transactions, such as S3, it is one for each branch, and the
-        first branch is the last.
-        """
-        if self.repo.store.transactional:
-            return self.repo.commit_many(changes)
-        return [commit for each in reversed(changes) for commit in self.repo.commit_many([each])][::-1]
 
     def copy(self, source: str, branch: str, at: Commit | None = None) -> None:
         """Begin a branch at a commit, by default the newest one of another branch, with the labels of that.

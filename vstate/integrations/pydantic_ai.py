@@ -102,7 +102,7 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
         branch = self._opening.branch(conversation_id)
         while True:
             head = self._expected(branch, conversation_id, expected_revision)
-            keys = self._opening.read(branch, lambda state: [*state.keys()], follows=False) or ()
+            keys = self._opening.read(branch, lambda state: [*state.keys()], at=head, follows=False) or ()
             try:
                 # The commit decides between this call and a save: a deleted branch would not be compared.
                 self.repo.commit(branch, delete=keys, expect=head, message="deleted")

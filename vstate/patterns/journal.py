@@ -337,8 +337,9 @@ class Journal(Generic[I]):
 
     def _write(self, first: _Call[I]) -> None:
         """Land a change, with those of the calls that wait beside it. None is `done` if the race is lost."""
-        for commit in filter(self._has_landed, first.tried):  # the thread that took it has failed
-            first.commit, first.done = commit, True
+        landed = next(filter(self._has_landed, first.tried), None)
+        if landed is not None:  # the thread that took the call has failed
+            first.commit, first.done = landed, True
             return
         if first.fresh or self.head is None:
             self._follow()
@@ -385,9 +386,13 @@ class Journal(Generic[I]):
         """Move the branch to commits that stand on the head; False if it is elsewhere."""
         if not series:
             return self.repo.newest(self.branch) == self.head
-        if not others or not self.repo.store.transactional:
+        if others and not self.repo.store.transactional:
+            if self.repo.newest(self.branch) != self.head:
+                return False  # before the others change
             for each in others:
                 self.repo.commit_many([each])
+            others = ()
+        if not others:
             return commit_series(self.repo, list(map(_ADVANCE, series)), self.guard) != ()
         (made,) = series
         try:

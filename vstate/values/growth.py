@@ -9,16 +9,13 @@ are ranges of the heap too.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgpack
 
 from vstate.errors import InvalidInput
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 SHORT = 32
 """A value up to this long is kept in its description: a range of the heap would take as many bytes."""
@@ -70,20 +67,6 @@ class Unread(InvalidInput):
     def __init__(self, *spans: tuple[int, int]) -> None:
         super().__init__(f"a value needs bytes at {spans} that its heap lacks")
         self.spans: Sequence[tuple[int, int]] = spans
-
-
-def read_each(read: Callable[[K], V], keys: Iterable[K]) -> dict[K, V]:
-    """What a function reads for each key. Raises Unread with the spans that all of them lack."""
-    found: dict[K, V] = {}
-    lacking: list[Unread] = []
-    for key in keys:
-        try:
-            found[key] = read(key)
-        except Unread as error:
-            lacking.append(error)
-    if lacking:
-        raise Unread(*(span for error in lacking for span in error.spans))
-    return found
 
 
 class Heap:

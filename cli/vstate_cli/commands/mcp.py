@@ -244,13 +244,10 @@ class Tools:
             head = repo.newest(session.branch())
             if head is None:
                 return
-            shown = dict[str, str]()
+            shown, sought = dict[str, str](), text.casefold()
             for key, entry in repo.entries(head.root, MEMORIES + name):
                 value = repo.inspect(key, entry.raw)
-                if (
-                    isinstance(value, str)
-                    and text.casefold() in f"{key[len(MEMORIES) :]}\n{value}".casefold()
-                ):
+                if isinstance(value, str) and sought in f"{key.removeprefix(MEMORIES)}\n{value}".casefold():
                     shown[key] = value
                 if len(shown) > most:
                     break

@@ -34,7 +34,6 @@ from vstate.readers.threads import CHECKPOINT, Pair, Record, Saved, Thread, Valu
 from vstate.repo.core import Guard
 from vstate.repo.rules.labels import Label
 from vstate.state.tracking import IMMUTABLE
-from vstate.values.growth import read_each
 from vstate.values.pickling import loads
 
 _T = TypeVar("_T")
@@ -333,7 +332,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
 
         def find(thread: _Thread) -> tuple[dict[str, list[Write]], dict[str, Pair]]:
             writes: dict[str, list[Write]] = {channel: [] for channel in channels}
-            seeds: dict[str, Value] = {}
+            seeds: dict[str, Pair] = {}
             saved = thread.find(ns, id)
             for before in thread.ancestors(saved) if saved else ():
                 wanted = writes.keys() - seeds.keys()
@@ -343,8 +342,8 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
                     if write.channel in wanted:
                         writes[write.channel].append(write)
                 for channel in wanted & before.values.keys():
-                    seeds[channel] = before.values[channel]
-            return writes, read_each(lambda channel: thread.pair(seeds[channel]), seeds)
+                    seeds[channel] = thread.pair(before.values[channel])
+            return writes, seeds
 
         load = self.serde.loads_typed
         writes, seeds = journal.find(find)
@@ -366,7 +365,6 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         self._opening.know(branch, saved.ns, saved.id)
         # Only the outcome of LangGraph's own serializer is known to depend on the bytes alone.
         may_copy = type(self.serde) is JsonPlusSerializer
-
         values: dict[str, Any] = {}
         for channel, value in saved.values.items():
             if may_copy and value.grown.length >= _SHORTEST:

@@ -72,7 +72,8 @@ class FsckReport:
             ("not repaired", self.left, len(self.left)),
             ("with --repair", self.plan, len(self.plan)),
         ):
-            yield from [f"{title}:"] * (count > 0)
+            if count:
+                yield f"{title}:"
             yield from (f"  {item}" for item in items[:_MOST_SHOWN])
             if count > _MOST_SHOWN:
                 more = " (--json lists more)" if len(items) > _MOST_SHOWN else ""
