@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from vstate import File
@@ -36,15 +37,14 @@ def put(directory: str | os.PathLike[str], files: Mapping[str, File | bytes | No
     """Write files into a directory as any program may, in place; None deletes one."""
     for name, file in files.items():
         path = os.path.join(directory, name)
-        if os.path.lexists(path) and (file is None or os.path.islink(path)):
-            os.unlink(path)
+        file = File(file) if isinstance(file, bytes) else file
+        if file is None or file.kind == "link" or os.path.islink(path):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(path)
         if file is None:
             continue
-        file = File(file) if isinstance(file, bytes) else file
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if file.kind == "link":
-            if os.path.lexists(path):
-                os.unlink(path)
             os.symlink(os.fsdecode(file.data), path)
         else:
             Path(path).write_bytes(file.data)

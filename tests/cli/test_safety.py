@@ -95,9 +95,9 @@ def test_blame_of_many_parts_that_are_one_long_text_is_bounded(vstate, store):
 SESSIONS = {
     "a hostile pickle is shown as the call that it is": """
         >>> plant_pickle(store, "evil", pickle.dumps(Evil("x")))
-        show evil -> <MODULE.mkdir('x')>
-        show evil ? value -> {"$type": "MODULE.mkdir", "$called": true, "$args": ["x"]}
-        diff -> + evil app.Thing, <size> / <MODULE.mkdir('x')>
+        show evil -> <MKDIR('x')>
+        show evil ? value -> {"$type": "MKDIR", "$called": true, "$args": ["x"]}
+        diff -> + evil app.Thing, <size> / <MKDIR('x')>
     """,
     "a huge value is described, not read": """
         >>> plant(store, "big", encode([BYTES, [bytes(ID_BYTES), 10**9], 10**9, "bytes"]))
@@ -138,7 +138,7 @@ def test_sessions(rows, session):
         plant_pickle=plant_pickle,
         Evil=Evil,
         lose=lose,
-        MODULE=os.mkdir.__module__,
+        MKDIR=f"{os.mkdir.__module__}.{os.mkdir.__qualname__}",
         **formats,
     )
 

@@ -34,6 +34,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from vstate import Disk, InvalidInput, LeaseLost, Memory, NotFound, Versioned
 from vstate.integrations.langgraph import VstateSaver
+from vstate.patterns.journal import SEGMENT_BYTES
 from vstate.repo import Repository
 
 
@@ -197,13 +198,24 @@ def test_writes_before_their_checkpoint_outlive_a_rewrite(
     saver.put(named(), {**empty_checkpoint(), "id": "00000001"}, {"run_id": "run"}, {})
     step(saver, 2, {"a": 2}, named(id="00000001"))
     step(saver, 2, {"a": 2}, named("u"))
-    saver.put_writes(named(id="00000003"), [("a", "early")], "task")
+
+    def fill(name: str, *numbers: int) -> None:
+        """Put so much that a cold read begins behind what was there."""
+        for number in range(*numbers):
+            step(saver, number, {"a": random.Random(number).randbytes(SEGMENT_BYTES).hex()}, named(name))
+
+    saver.put_writes(named("u", id="00000020"), [("a", "onto")], "another")
+    fill("u", 3, 9)
+    saver.put_writes(named(id="00000020"), [("a", "early")], "task")
     keep(saver)
+    fill(thread, 9, 14)
     if cold:
         saver = VstateSaver(store)
-    saver.put_writes(named(thread, id="00000003"), [("a", "again")], "task")
-    config = step(saver, 3, {"a": 3}, named(thread, id="00000002"))
-    assert read(VstateSaver(store), config).pending_writes == [("task", "a", "early")]
+    saver.put_writes(named(thread, id="00000020"), [("a", "again")], "task")
+    fill(thread, 14, 19)
+    config = step(saver, 20, {"a": 20}, named(thread))
+    early = [("another", "a", "onto")] * (thread == "u") + [("task", "a", "early")]
+    assert read(VstateSaver(store), config).pending_writes == early
     assert VstateSaver(store).get_tuple(config) == read(saver, config)
 
 

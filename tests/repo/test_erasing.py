@@ -447,6 +447,7 @@ def test_signed_commits(tmp_path: Path) -> None:
     report = repo.erase("n")
     assert (report.signed, report.unsigned) == (0, 3)
     assert "0 signed anew, 3 without their signature" in str(report)
+    assert {check(commit) for commit in repo.log()} == {"unsigned"}
 
 
 @pytest.mark.parametrize("kind", ["memory", "plain"])

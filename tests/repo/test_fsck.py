@@ -275,6 +275,7 @@ def test_a_ref_of_a_bad_name_is_told(filled: Mapping[str, bytes]) -> None:
     report = Repository(store).fsck(repair=True)
     assert not report.ok
     assert [(damage.id, damage.readable) for damage in report.damage] == [("r/heads/a..b", True)]
+    assert str(report.damage[0]).endswith(" (no value is lost)")
     assert store.get("r/heads/a..b") == filled["r/heads/main"]
 
 

@@ -16,7 +16,7 @@ from vstate.errors import InvalidInput, NotFound, ReadOnly, RefMoved, UntrustedC
 from vstate.objects.commit import Event
 from vstate.repo import Repository
 from vstate.repo.rules.security import Security
-from vstate.repo.rules.signing import SigningKey
+from vstate.repo.rules.signing import SigningKey, check
 
 
 def told(store: Memory | Disk, count: int = 6, branch: str = "main") -> Versioned:
@@ -162,7 +162,10 @@ def test_writers_beside_squashes(tmp_path: Path) -> None:
 
 
 def test_signs_anew_what_it_trusts() -> None:
-    """Nothing is signed that this program does not trust, and without a key nothing is made."""
+    """It signs nothing that it does not trust. A program that trusts and has no key changes nothing.
+
+    A program that neither trusts nor has a key leaves no signature of what was before.
+    """
     store = Memory()
     key, stranger = SigningKey.generate(), SigningKey.generate()
     ours = Repository(store, Security(sign=key, trust=[]))
@@ -176,3 +179,5 @@ def test_signs_anew_what_it_trusts() -> None:
     theirs.commit("main", set={"n": 9})
     with pytest.raises(UntrustedCommit):
         ours.squash("main")
+    Repository(store).squash("main", keep=1)
+    assert {check(commit) for commit in ours.log("main")} == {"unsigned"}

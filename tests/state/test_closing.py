@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from vstate import Disk, Memory, MergeConflict, UncommittedWarning, Versioned, aio
+from vstate import Disk, Memory, MergeConflict, StoreUnavailable, UncommittedWarning, Versioned, aio
 from vstate.state import closing
 from vstate.testing import Faulty
 
@@ -281,13 +281,26 @@ def test_a_failed_commit_at_the_end_says_one_thing(kind: str, warned: list[Any])
 def test_changes_whose_commit_may_have_landed_may_be_lost(
     warned: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer of the commit at the end is lost, or a thread is in the middle of the commit."""
+    """The answer of the commit at the end is lost, or a thread is in the middle of the commit.
+
+    Or the answer of an earlier commit is lost, and that commit has not landed: it still may.
+    """
+    state = Versioned(store := Faulty(Memory(), away=100), branch="main")
+    state["k"] = 1
+    store.fail_at = len(store.calls) + 3
+    with pytest.raises(StoreUnavailable):
+        state.commit()
+    store.fail_at, store.away = None, 0
+    state.refresh()
+    state._at_exit()
+    assert "which may be lost: 'k'" in str(warned.pop().message)
+
     store = Faulty(Memory(), after=True, away=100)
     state = Versioned(store, branch="main", autocommit=True)
     state["k"] = 1
     store.fail_at = len(store.calls) + 3
     state._at_exit()
-    assert str(warned.pop().message).endswith("which may be lost: 'k'")
+    assert "which may be lost: 'k'" in str(warned.pop().message)
 
     begun, go_on = threading.Event(), threading.Event()
 
