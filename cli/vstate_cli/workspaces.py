@@ -11,7 +11,7 @@ from vstate.errors import UncommittedChanges
 from vstate.objects.ids import ObjectId
 from vstate.repo.names.refs import Head
 from vstate.repo.repository import Repository
-from vstate.repo.rules.workspaces import WorkspaceRow, note_workspace, this_host, workspaces
+from vstate.repo.rules.workspaces import WorkspaceRow, host_of, note_workspace, workspaces
 from vstate.workspace.directory import Directory
 from vstate.workspace.paths import CONTROL
 from vstate_cli.output import Output
@@ -19,9 +19,9 @@ from vstate_cli.output import Output
 _ADVICE = "commit() them in Python, or throw them away: vstate files restore HEAD --force"
 
 
-def is_here(row: WorkspaceRow) -> bool:
-    """Whether the directory of a workspace is on this machine."""
-    return row.host == this_host() and os.path.isdir(os.path.join(row.directory(), CONTROL))
+def is_here(repo: Repository, row: WorkspaceRow) -> bool:
+    """Whether the directory of a workspace is on this machine, and goes with this store, not with a copy."""
+    return row.host == host_of(repo.store) and os.path.isdir(os.path.join(row.directory(), CONTROL))
 
 
 def open_directory(repo: Repository, row: WorkspaceRow, out: Output) -> Directory:
@@ -39,7 +39,7 @@ def branch_of(row: WorkspaceRow, head: Head) -> str | None:
 def at_head(repo: Repository, rows: list[WorkspaceRow]) -> list[WorkspaceRow]:
     """Those of the workspaces whose files are here, and of HEAD's branch."""
     head = repo.refs.head()
-    return [row for row in rows if is_here(row) and branch_of(row, head) == head.branch]
+    return [row for row in rows if is_here(repo, row) and branch_of(row, head) == head.branch]
 
 
 def root_of(repo: Repository, row: WorkspaceRow, head: Head) -> ObjectId | None:
@@ -56,7 +56,7 @@ def moving_files(repo: Repository, out: Output, operation: str, *, every: bool =
     Raises UncommittedChanges, before anything moves, if one of them was edited.
     """
     head, rows = repo.refs.head(), workspaces(repo.store)
-    rows = [row for row in rows if is_here(row)] if every else at_head(repo, rows)
+    rows = [row for row in rows if is_here(repo, row)] if every else at_head(repo, rows)
     directories = [(row, open_directory(repo, row, out)) for row in rows]
     for row, directory in directories:
         with directory.locked():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,18 @@ def test_workspaces_that_are_not_here_are_named_only(place: Path, vstate: Any) -
     assert [each["here"] for each in vstate.json("files")] == [False, False, True]
     assert vstate.run("undo").stderr == ""
     assert "0 of the directories here" in vstate.fails("files", "restore", "HEAD")
+
+
+def test_a_copy_of_a_store_leaves_the_directories_alone(place: Path, vstate: Any) -> None:
+    """They go with the original, also when that is moved."""
+    store, before = place.parent / "store", found_in(place)
+    copy = shutil.copytree(store, place.parent / "copy")
+    for command in (["rollback"], ["erase", "files/a", "--yes"]):
+        assert vstate.run("-s", str(copy), *command).exit_code == 0
+    assert found_in(place) == before
+    store.rename(moved := place.parent / "moved")
+    assert vstate.run("-s", str(moved), "rollback").exit_code == 0
+    assert found_in(place) == {"a": File(b"1"), "gone": File(b"g")}
 
 
 def test_fsck_finds_a_damaged_row_of_a_workspace(place: Path, vstate: Any) -> None:

@@ -15,7 +15,7 @@ from vstate.objects.ids import ObjectId
 from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
 from vstate.repo.core import Revision
-from vstate.repo.rules.workspaces import WorkspaceRow, note_workspace, this_host
+from vstate.repo.rules.workspaces import WorkspaceRow, host_of, note_workspace
 from vstate.state.moving import go_to_newest
 from vstate.state.slots import ABSENT
 from vstate.state.snapshot import Snapshot
@@ -239,7 +239,7 @@ class Workspace(Uncopied):
         """Tell the store where the files are, and how to merge them."""
         handle, repo, branch = self._handle, self._handle.repo, self._handle.at.branch
         path = os.fsencode(self.directory)
-        row = WorkspaceRow(this_host(), path, self.prefix, branch or "", handle.follows_head)
+        row = WorkspaceRow(host_of(repo.store), path, self.prefix, branch or "", handle.follows_head)
         if row == self._noted:
             return
         note_workspace(repo.store, row)

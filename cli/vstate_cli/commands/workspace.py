@@ -82,11 +82,12 @@ def _show(session: Session, directory: str | None) -> None:
     for row in _rows(session, directory):
         branch = branch_of(row, head)
         on = (safe(branch), "bold green") if branch else ("detached HEAD", "bold yellow")
-        where = "" if is_here(row) else f" (on {row.host})"
+        host = row.host.partition(" ")[0]
+        where = "" if is_here(repo, row) else f" (not here: on {host}, of a copy of this store, or gone)"
         lines.append([(safe(as_shown(row.directory())), "bold"), " on ", on, safe(where)])
-        found.append({"host": row.host, "directory": as_shown(row.directory()), "prefix": row.prefix})
-        found[-1] |= {"branch": branch, "here": is_here(row)}
-        if is_here(row):
+        found.append({"host": host, "directory": as_shown(row.directory()), "prefix": row.prefix})
+        found[-1] |= {"branch": branch, "here": is_here(repo, row)}
+        if is_here(repo, row):
             place = open_directory(repo, row, session.out)
             with place.locked():
                 status = place.status(root_of(repo, row, head), place.scan({})).as_text()

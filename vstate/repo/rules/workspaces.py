@@ -16,7 +16,7 @@ WORKSPACE = "workspace/"
 
 
 class WorkspaceRow(NamedTuple):
-    """A directory of a host, the prefix of its keys, and the branch that it is on.
+    """A directory of a host, as `host_of` names it, the prefix of its keys, and the branch that it is on.
 
     `branch` is empty while HEAD is detached. If it `follows_head`, it goes where the HEAD of the store goes.
     """
@@ -37,9 +37,12 @@ class WorkspaceRow(NamedTuple):
         return os.fsdecode(self.path)
 
 
-def this_host() -> str:
-    """The name of this machine."""
-    return platform.node()
+def host_of(store: KVStore) -> str:
+    """The name of this machine, and for a store that is a directory on it, the inode. A copy has another."""
+    try:
+        return f"{platform.node()} {os.stat(store.location).st_ino}"
+    except OSError:
+        return platform.node()
 
 
 def parse_workspace(row: bytes) -> WorkspaceRow:
