@@ -1,4 +1,4 @@
-"""The storage of AgentScope 2 on vstate: secrets have no history, and deletions take along what they must."""
+"""VstateStorage of AgentScope 2: secrets have no history, and a deletion takes the records that belong to it."""
 
 from __future__ import annotations
 
