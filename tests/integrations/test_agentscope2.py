@@ -1,4 +1,4 @@
-"""VstateStorage of AgentScope 2: secrets have no history, and a deletion takes the records that belong to it."""
+"""VstateStorage of AgentScope 2: secrets have no history; a deletion takes the records that belong to one."""
 
 from __future__ import annotations
 
@@ -164,9 +164,12 @@ def test_a_message_that_streams_keeps_its_place(storage: VstateStorage) -> None:
         run(storage.upsert_message("ann", "s", message))
     assert run(storage.delete_message("ann", "s", second.id))
     assert not run(storage.delete_message("ann", "s", second.id))
+    assert run(storage.get_message("ann", "s", second.id)) is None
     run(storage.upsert_message("ann", "s", UserMsg(name="ann", content="4")))
     found, has_more = run(storage.list_messages("ann", "s", limit=2))
     assert ([message.get_text_content() for message in found], has_more) == (["3", "4"], True)
+    found, has_more = run(storage.list_messages("ann", "s", limit=2, before=found[1].id))
+    assert ([message.get_text_content() for message in found], has_more) == (["one", "3"], False)
     assert run(storage.list_messages("ann", "s", limit=0)) == ([], True)
     assert run(storage.get_message("ann", "s", first.id)).get_text_content() == "one"
 
@@ -364,9 +367,19 @@ def test_one_worker_gets_a_document(tmp_path: Path) -> None:
             await one.release_knowledge_document_lease(*ids, won[0])
             assert await two.acquire_knowledge_document_lease(*ids, "x", ttl)
             late = datetime.now() + timedelta(hours=1)
-            assert [each.id for each in await two.list_knowledge_documents_with_expired_lease(late)] == [
-                ids[2]
-            ]
+
+            async def lists() -> list[bool]:
+                """Whether the document is expired now and later, and pending since before and after it."""
+                expired = two.list_knowledge_documents_with_expired_lease
+                pending = two.list_knowledge_documents_pending_since
+                found = [await expired(None), await expired(late + 2 * ttl)]
+                found += [await pending(document.created_at), await pending(late)]
+                return [document.id in [each.id for each in some] for some in found]
+
+            assert await lists() == [False, True, False, True]
+            assert await two.acquire_knowledge_document_lease(*ids, "y", ttl, late)
+            await two.update_knowledge_document_status(*ids, "ready")
+            assert await lists() == [False, False, False, False]
             await one.delete_knowledge_base("ann", base.id)
             assert await two.list_knowledge_documents("ann", base.id) == []
             assert two.repo.branch_names() == []
