@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from page import examples, lines
+from page import Commands, Example, examples, lines
 from vstate_cli.app import cli
 
 PRINTED = re.compile(r"^ *print\(.*\) +# (.+)$", re.MULTILINE)
-
-Example = Callable[..., dict[str, Any]]
-Commands = Callable[[str], list[str]]
 
 
 @pytest.fixture

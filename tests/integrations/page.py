@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+Example = Callable[..., dict[str, Any]]
+Commands = Callable[[str], list[str]]
 PAGE = Path(__file__).parents[2] / "docs" / "integrations.md"
 _PART = re.compile(r"^#{2,3} ([^\n]+)$|^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINE = re.compile(r"^#{2,3} (.+)$|^\$ vstate (.+)$", re.MULTILINE)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from conftest import Commands, Example
+from page import Commands, Example
 
 from vstate import Disk, KVStore, Memory, NotFound
 

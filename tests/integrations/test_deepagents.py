@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Commands, Example
+from page import Commands, Example
 from running import all_at_once
 
 from vstate import Memory, MergeConflict, Versioned, Workspace

@@ -129,7 +129,7 @@ def test_only_value_errors_come_out(data: bytes) -> None:
             assert all(event.time.tzinfo for event in found.events)
         elif name == "index":
             assert 0 < found[0] <= 64
-            assert all(len(oid) == ID_BYTES and length > 0 for oid, length in found[1])
+            assert all(len(oid) == ID_BYTES and length > 0 for oid, length in zip(*found[1:], strict=True))
 
 
 def test_the_valid_structures_are_valid() -> None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(LONGEST)
 
 def test_processes_that_count(tmp_path: Path, record: Record) -> None:
     """Processes that `update` one key lose no increment, and each has its share of any commits in a row."""
-    result = run_script("counting.py", PROCESSES, COMMITS, WINDOW, tmp_path)
+    result = run_script("counters.py", PROCESSES, COMMITS, WINDOW, tmp_path)
     assert result["counter"] == PROCESSES * COMMITS
     assert result["commits"] == PROCESSES * COMMITS
     assert result["together"] > WINDOW

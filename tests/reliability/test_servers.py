@@ -56,7 +56,7 @@ def kind(url: str) -> str:
 def test_processes_that_count(server_url: str, record: Record) -> None:
     """Processes that `update` one key of one branch lose no increment."""
     commits = COMMITS[kind(server_url)]
-    result = run_script("counting.py", PROCESSES, commits, PROCESSES * commits // 4, server_url)
+    result = run_script("counters.py", PROCESSES, commits, PROCESSES * commits // 4, server_url)
     assert result["counter"] == result["commits"] == PROCESSES * commits
     record(commits=result["commits"])
 

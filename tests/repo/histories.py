@@ -63,8 +63,8 @@ def needed(store: KVStore, *, reflog: bool = True) -> set[str]:
                 links = Entry.decode(item).links
                 waiting += [(BLOB if is_single(link) else INDEX, link.id) for link in links]
         elif kind is INDEX:
-            height, items = read_index(objects.read(INDEX, oid))
-            waiting += [(BLOB if height == 1 else INDEX, child) for child, _ in items]
+            height, ids, _ = read_index(objects.read(INDEX, oid))
+            waiting += [(BLOB if height == 1 else INDEX, child) for child in ids]
     return found
 
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from blake3 import blake3
 
+from vstate.errors import CorruptObject
 from vstate.objects.canonical import decode, encode
 from vstate.objects.ids import BLOB, ID_BYTES, INDEX, Link, NewObjects, Object, ObjectId
 from vstate.plural import counted
@@ -305,8 +305,8 @@ def is_single(link: Link) -> bool:
     return link.length <= BLOB_BYTES
 
 
-def read_index(body: bytes) -> tuple[int, list[tuple[ObjectId, int]]]:
-    """The height and the items (id, length in bytes) of an index node; ValueError for malformed bytes."""
+def read_index(body: bytes) -> tuple[int, list[ObjectId], list[int]]:
+    """The height of an index node, and the ids and lengths of its items; ValueError for malformed bytes."""
     try:
         height, joined, lengths = decode(body)
     except TypeError as error:
@@ -318,56 +318,63 @@ def read_index(body: bytes) -> tuple[int, list[tuple[ObjectId, int]]]:
         and type(lengths) is list
         and len(joined) == ID_BYTES * len(lengths) > 0
         and len(lengths) <= INDEX_LIMIT
-        and all(type(size) is int and size > 0 for size in lengths)
+        and {*map(type, lengths)} == {int}
+        and min(lengths) > 0
     )
     if not well_formed:
         raise ValueError("a malformed index node")
-    ids = (ObjectId(joined[i : i + ID_BYTES]) for i in range(0, len(joined), ID_BYTES))
-    return height, list(zip(ids, lengths, strict=True))
+    return height, [ObjectId(joined[i : i + ID_BYTES]) for i in range(0, len(joined), ID_BYTES)], lengths
 
 
-def read_chunks(read_indexes: ReadMany, link: Link) -> Chunks:
-    """The chunks of a stored stream, with one batch of reads a level. ValueError if lengths do not add up."""
-    if is_single(link):
-        return Chunks((link.id,), (link.length,))
+def read_chunks(read_indexes: ReadMany, links: Sequence[Link]) -> list[Chunks]:
+    """The chunks of stored streams, with one batch of reads a level. CorruptObject if an index is wrong."""
+    cuts = [Chunks((link.id,), (link.length,)) for link in links]
+    left = {place: 0 for place, link in enumerate(links) if not is_single(link)}  # and the height
+    while left:
+        bodies = read_indexes([oid for place in left for oid in cuts[place].ids])
+        for place in [*left]:
+            try:
+                left[place], cuts[place] = _below(links[place], cuts[place], left[place], bodies)
+            except ValueError as error:
+                raise CorruptObject(str(links[place].id), str(error)) from error
+            if left[place] == 1:
+                del left[place]
+    return cuts
+
+
+def _below(link: Link, items: Chunks, height: int, bodies: Mapping[ObjectId, bytes]) -> tuple[int, Chunks]:
+    """The height of these index nodes of a stream, 0 if it is unknown, and the items one level below."""
     # A forged index may name one node many times, and so more chunks than the length allows.
     most = link.length * SMALLEST // chunk_size(link.length) + 2
-    items = [(link.id, link.length)]
-    indexes: set[ObjectId] = set()
-    height: int | None = None
-    while height != 1:
-        bodies = read_indexes([oid for oid, _ in items])
-        indexes.update(bodies)
-        below: list[tuple[ObjectId, int]] = []
-        for oid, length in items:
-            found, parts = read_index(bodies[oid])
-            if height is not None and found != height - 1:
-                raise ValueError(f"index node {oid} is at height {found}, not {height - 1}")
-            if sum(size for _, size in parts) != length:
-                raise ValueError(f"the parts of index node {oid} do not add up to {counted(length, 'byte')}")
-            below += parts
-            height_below = found
-            if len(below) > most:
-                raise ValueError(f"the index {link.id} has more than {most} items")
-        height = height_below
-        items = below
-    return Chunks(tuple(oid for oid, _ in items), tuple(size for _, size in items), frozenset(indexes))
+    ids: list[ObjectId] = []
+    lengths: list[int] = []
+    for oid, length in zip(items.ids, items.lengths, strict=True):
+        found, own_ids, own_lengths = read_index(bodies[oid])
+        if height not in (0, found + 1):
+            raise ValueError(f"index node {oid} is at height {found}, not {height - 1}")
+        if sum(own_lengths) != length:
+            raise ValueError(f"the parts of index node {oid} do not add up to {counted(length, 'byte')}")
+        ids += own_ids
+        lengths += own_lengths
+        if len(ids) > most:
+            raise ValueError(f"the index {link.id} has more than {most} items")
+    return found, Chunks(tuple(ids), tuple(lengths), items.indexes.union(items.ids))
 
 
 def join(read_blobs: ReadSized, chunks: Chunks, *, batch: int = JOIN_BYTES) -> bytearray:
-    """The bytes of a stored stream, read about `batch` bytes at a time. ValueError if a length is wrong.
+    """The bytes of a stored stream, read about `batch` bytes at a time. CorruptObject for a wrong length.
 
     A bytearray, because arrays that are loaded over it are writable.
     """
     keep_freed_memory()
     data = bytearray()  # it grows with the blobs: a forged length takes no memory by itself
     count = max(batch // chunk_size(chunks.length), 1)
-    pairs = iter(zip(chunks.ids, chunks.lengths, strict=True))
-    while part := list(islice(pairs, count)):
-        bodies = read_blobs(dict(part))
-        for oid, size in part:
+    for begin in range(0, len(chunks.ids), count):
+        ids, lengths = chunks.ids[begin : begin + count], chunks.lengths[begin : begin + count]
+        bodies = read_blobs(dict(zip(ids, lengths, strict=True)))
+        for oid, size in zip(ids, lengths, strict=True):
             if len(bodies[oid]) != size:
-                raise ValueError(f"blob {oid} has {len(bodies[oid])} bytes, not {size}")
+                raise CorruptObject(str(oid), f"it has {len(bodies[oid])} bytes, not {size}")
             data += bodies[oid]
     return data
 

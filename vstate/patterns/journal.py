@@ -25,11 +25,10 @@ from vstate.objects.ids import ObjectId
 from vstate.patterns.fields import path_to
 from vstate.patterns.paths import Id, path_of
 from vstate.repo.core import Advance, Guard
-from vstate.repo.objects import Overlay
 from vstate.repo.repository import Repository
 from vstate.repo.rules.labels import Label
 from vstate.repo.writing import BranchChanges, commit_series
-from vstate.values.entry import PICKLE, OneBlobEntry, Reader, read_ahead, read_parts
+from vstate.values.entry import PICKLE, OneBlobEntry, read_parts, read_together
 from vstate.values.growth import NOT_JOINED, Unread
 from vstate.values.opcodes import load_only_plain
 
@@ -567,15 +566,16 @@ class Journal(Generic[I]):
         self._aside = {**aside, **{segment.key: segment for segment in found}}
 
     def _read(self, rows: Sequence[tuple[str, bytes]]) -> Iterable[_Segment]:
-        reader: Reader = self.repo.objects
+        reader = self.repo.objects
         found = [(*row, OneBlobEntry.find(row[1]) or self.repo.parse_entry(*row)) for row in rows]
-        if len(found) > 1:  # one alone is read in a shorter way
-            reader = Overlay(reader, read_ahead([entry for _, _, entry in found], reader))
-        for key, data, entry in found:
+        if len(found) == 1:  # in a shorter way
+            read: Iterable[list[bytes | bytearray]] = [read_parts(found[0][2], reader)[0]]
+        else:
+            read = read_together([entry for _, _, entry in found], reader)
+        for (key, data, entry), parts in zip(found, read, strict=True):
             if not _NUMBER.fullmatch(key, len(self._prefix)):
                 reason = f"a segment of a journal is named by {_DIGITS} digits; another program set this key"
                 raise CannotLoad(key, reason, key=key)
-            parts, _ = read_parts(entry, reader)
             if entry.codec != PICKLE or len(parts) != 1:
                 raise CannotLoad(key, "a segment of a journal is one pickle", key=key)
             try:

@@ -246,7 +246,8 @@ class Objects:
         """Index nodes with their heights, items and bodies, in one batch; CorruptObject as for `read`."""
         for oid, body in self._each(INDEX, ids):
             try:
-                yield oid, *read_index(body), body
+                height, ids_below, lengths = read_index(body)
+                yield oid, height, [*zip(ids_below, lengths, strict=True)], body
             except ValueError as error:
                 raise CorruptObject(str(oid), str(error)) from error
 

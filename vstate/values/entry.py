@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import pickle
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from vstate.errors import CannotLoad, CorruptObject
 from vstate.objects.canonical import decode, encode
 from vstate.objects.expiry import EXPIRING, Expiry, split_expiry
-from vstate.objects.ids import BLOB, ID_BYTES, INDEX, Link, NewObjects, Object, ObjectId
-from vstate.objects.stream import BLOB_BYTES, Chunks, is_single, join, read_chunks, read_index, split
+from vstate.objects.ids import BLOB, ID_BYTES, Link, NewObjects, ObjectId
+from vstate.objects.stream import BLOB_BYTES, Chunks, is_single, join, read_chunks, split
 from vstate.values.allow import Allow, loads_allowed
 from vstate.values.definitions import Definition
 from vstate.values.file import KINDS, File
@@ -419,31 +418,25 @@ def read_parts(
             parts.append(_read_blob(reader, part.id, length))
             chunks.append(None)
         else:
-            try:
-                cut = read_chunks(reader.indexes, part)
-                parts.append(join(reader.blobs, cut))
-            except ValueError as error:
-                raise CorruptObject(str(part.id), str(error)) from error
+            (cut,) = read_chunks(reader.indexes, [part])
+            parts.append(join(reader.blobs, cut))
             chunks.append(cut)
     return parts, tuple(chunks)
 
 
-def read_ahead(entries: Iterable[Entry | OneBlobEntry], reader: Reader) -> NewObjects:
-    """The objects of many entries, with one batch of reads a level of their indexes. Raises CorruptObject."""
+def read_together(
+    entries: Sequence[Entry | OneBlobEntry], reader: Reader
+) -> Iterator[list[bytes | bytearray]]:
+    """The bytes of the parts of each entry. One batch reads a level of all indexes, and one all blobs.
+
+    Raises CorruptObject.
+    """
     links = [part for entry in entries for part in entry.parts if isinstance(part, Link)]
-    objects: NewObjects = {}
-    sizes = {link.id: link.length for link in links if is_single(link)}
-    left = [link.id for link in links if not is_single(link)]
-    while left:
-        bodies = reader.indexes(left)
-        objects.update((oid, Object(INDEX, body)) for oid, body in bodies.items())
-        left = []
-        with suppress(ValueError):  # `read_parts` says what is wrong
-            for height, items in map(read_index, bodies.values()):
-                sizes.update(items if height == 1 else ())
-                left += [] if height == 1 else [oid for oid, _ in items]
-    objects.update((oid, Object(BLOB, body)) for oid, body in reader.blobs(sizes).items())
-    return objects
+    cuts = read_chunks(reader.indexes, links)
+    bodies = reader.blobs({oid: size for cut in cuts for oid, size in zip(cut.ids, cut.lengths, strict=True)})
+    joined = (join(lambda sizes: bodies, cut) for cut in cuts)
+    for entry in entries:
+        yield [part if isinstance(part, bytes) else next(joined) for part in entry.parts]
 
 
 def read_range(part: Part, reader: Reader, start: int, stop: int) -> bytes:
@@ -452,33 +445,22 @@ def read_range(part: Part, reader: Reader, start: int, stop: int) -> bytes:
         return part[start:stop]
     if is_single(part):
         return _read_blob(reader, part.id, part.length)[start:stop]
-    try:
-        cut = read_chunks(reader.indexes, part)
-        ends = [*accumulate(cut.lengths)]
-        first, last = bisect_right(ends, start), bisect_left(ends, stop) + 1
-        wanted = dict(zip(cut.ids[first:last], cut.lengths[first:last], strict=True))
-        bodies = reader.blobs(wanted)
-        if any(len(bodies[oid]) != size for oid, size in wanted.items()):
-            raise ValueError("a blob has another length than its index says")
-    except ValueError as error:
-        raise CorruptObject(str(part.id), str(error)) from error
-    data = b"".join(bodies[oid] for oid in cut.ids[first:last])
+    (cut,) = read_chunks(reader.indexes, [part])
+    ends = [*accumulate(cut.lengths)]
+    first, last = bisect_right(ends, start), bisect_left(ends, stop) + 1
+    data = join(reader.blobs, Chunks(cut.ids[first:last], cut.lengths[first:last]))
     begin = ends[first - 1] if first else 0
-    return data[start - begin : stop - begin]
+    return bytes(data[start - begin : stop - begin])
 
 
 def entry_chunks(entry: Entry, reader: Reader) -> tuple[Chunks | None, ...]:
     """The chunks of the entry's parts (None for short ones), from the indexes alone. Raises CorruptObject."""
-    chunks: list[Chunks | None] = []
-    for part in entry.parts:
-        if isinstance(part, Link) and not is_single(part):
-            try:
-                chunks.append(read_chunks(reader.indexes, part))
-            except ValueError as error:
-                raise CorruptObject(str(part.id), str(error)) from error
-        else:
-            chunks.append(None)
-    return tuple(chunks)
+    cuts = iter(read_chunks(reader.indexes, [*filter(_is_long, entry.parts)]))
+    return tuple(next(cuts) if _is_long(part) else None for part in entry.parts)
+
+
+def _is_long(part: Part) -> TypeGuard[Link]:
+    return isinstance(part, Link) and not is_single(part)
 
 
 def _writable(part: bytes | bytearray) -> bytearray:

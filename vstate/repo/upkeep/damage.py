@@ -189,10 +189,10 @@ class Loss:
         if is_blob or oid in self._whole:
             return False
         try:
-            height, items = read_index(self._objects.read(INDEX, oid))
+            height, ids, _ = read_index(self._objects.read(INDEX, oid))
         except (ValueError, CorruptObject, CorruptStore):
             return True
-        if any(self._is_lost(child, is_blob=height == 1) for child, _ in items):
+        if any(self._is_lost(child, is_blob=height == 1) for child in ids):
             return True
         self._whole.add(oid)
         return False

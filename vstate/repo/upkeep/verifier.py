@@ -311,13 +311,13 @@ class Verifier:
         for link in links:
             if (found := self._read(INDEX, link, rows, read_index)) is None:
                 continue
-            height, items = found
+            height, ids, lengths = found
             _, said = link.says
             if said is not None and height != said:
                 self._mark_bad_link(link, f"its index {link.oid} is at height {height}, not {said}")
-            self._check_length(INDEX, link, sum(length for _, length in items))
+            self._check_length(INDEX, link, sum(lengths))
             # Also if the link is bad: reading a value goes through it.
-            parts += self._parts(link, INDEX, items, height - 1)
+            parts += self._parts(link, INDEX, zip(ids, lengths, strict=True), height - 1)
         return _by_kind(parts)
 
     def _check_length(self, kind: Kind, link: _Link, length: int) -> None:

@@ -1,4 +1,4 @@
-"""Processes that count in one key of one branch: `python counting.py PROCESSES COMMITS WINDOW STORE`.
+"""Processes that count in one key of one branch: `python counters.py PROCESSES COMMITS WINDOW STORE`.
 
 STORE is a path or a URL. Prints as JSON the counter's end, and the smallest share of a process in WINDOW
 commits in a row while all processes were counting.
