@@ -13,8 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from vstate import Versioned
 
-_STORE = pytest.StashKey[Path]()
-_FAILED = pytest.StashKey[bool]()
+_STATE = pytest.StashKey["tuple[Path, Versioned]"]()
 
 
 @pytest.fixture
@@ -22,24 +21,29 @@ def vstate_state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ver
     """A state in a store of its own, which is the directory `vstate_state` in the test's `tmp_path`.
 
     If the test fails, its uncommitted changes are committed, and its report has the command that shows the
-    store. pytest keeps the store as it keeps `tmp_path`. Commits do not wait for the disk.
+    store; if they cannot be committed, the report says why. pytest keeps the store as it keeps `tmp_path`.
+    Commits do not wait for the disk.
     """
     from vstate import Disk, Versioned  # late: pytest loads this module in every run
 
-    request.node.stash[_STORE] = path = tmp_path / "vstate_state"
+    path = tmp_path / "vstate_state"
     with Disk(path, durability="process") as store, Versioned(store) as state:
+        request.node.stash[_STATE] = path, state
         yield state
-        with suppress(Exception):  # the test may have closed it, or left what cannot be stored
-            if request.node.stash.get(_FAILED, False):
-                state.commit("as the test failed", test=request.node.nodeid)
-        with suppress(Exception):
+        with suppress(Exception):  # the test may have closed it
             state.discard()
 
 
 @pytest.hookimpl(hookwrapper=True)  # the form that every pytest knows
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
-    """Note that a test has failed, and put the command into its report."""
+    """Commit the state of a test that failed, and put the command that shows the store into its report."""
     report = (yield).get_result()
-    if report.failed and _STORE in item.stash:
-        item.stash[_FAILED] = True
-        report.sections.append(("vstate", f"vstate -s {shlex.quote(str(item.stash[_STORE]))} log"))
+    if report.failed and _STATE in item.stash:
+        path, state = item.stash[_STATE]
+        lines = [f"vstate -s {shlex.quote(str(path))} log"]
+        try:
+            if report.when != "teardown":  # the state is closed then
+                state.commit("as the test failed", test=item.nodeid)
+        except Exception as error:
+            lines.append(f"The uncommitted changes of the test are lost: {error}")
+        report.sections.append(("vstate", "\n".join(lines)))

@@ -216,7 +216,7 @@ def test_the_programs_of_the_readme(tmp_path: Path) -> None:
     for _ in range(2):
         assert len(run_program(tmp_path, first + second)) == 3
     with Versioned(tmp_path / "agent-state") as state:
-        assert "receipt" not in state
+        assert "facts" not in state
         assert [(run.id, run.steps) for run in state.runs()] == [("order-17", 1)]
 
 

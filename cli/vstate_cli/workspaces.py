@@ -11,7 +11,7 @@ from vstate.errors import UncommittedChanges
 from vstate.objects.ids import ObjectId
 from vstate.repo.names.refs import Head
 from vstate.repo.repository import Repository
-from vstate.repo.rules.workspaces import WorkspaceRow, host_of, note_workspace, workspaces
+from vstate.repo.rules.workspaces import WorkspaceRow, goes_with, note_workspace, path_of, workspaces
 from vstate.workspace.directory import Directory
 from vstate.workspace.paths import CONTROL
 from vstate_cli.output import Output
@@ -20,8 +20,8 @@ _ADVICE = "commit() them in Python, or throw them away: vstate files restore HEA
 
 
 def is_here(repo: Repository, row: WorkspaceRow) -> bool:
-    """Whether the directory of a workspace is on this machine, and goes with this store, not with a copy."""
-    return row.host == host_of(repo.store) and os.path.isdir(os.path.join(row.directory(), CONTROL))
+    """Whether the directory of a workspace is on this machine, and goes with this store."""
+    return goes_with(repo.store, row) and os.path.isdir(os.path.join(row.directory(), CONTROL))
 
 
 def open_directory(repo: Repository, row: WorkspaceRow, out: Output) -> Directory:
@@ -69,7 +69,7 @@ def moving_files(repo: Repository, out: Output, operation: str, *, every: bool =
         with directory.locked():
             before = directory.index.root
             directory.move(root := root_of(repo, row, head))
-        now = row._replace(branch=branch_of(row, head) or "")
+        now = row._replace(branch=branch_of(row, head) or "", store=path_of(repo.store))
         if now != row:
             note_workspace(repo.store, now)
         if root != before:

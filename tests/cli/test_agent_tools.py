@@ -273,6 +273,33 @@ def test_an_agent_reads_its_history_over_stdio(tmp_path: Path) -> None:
         assert dict(disk.items()).items() >= before.items()
 
 
+@pytest.mark.slow
+def test_an_interrupt_ends_a_server_that_waits_for_a_line(tmp_path: Path) -> None:
+    """Ctrl-C ends the command at once, as a client's signal does."""
+    pytest.importorskip("mcp", reason="the package mcp is not installed")
+    Versioned(tmp_path / "store").close()
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+    with subprocess.Popen(
+        [sys.executable, "-m", "vstate_cli", "-s", str(tmp_path / "store"), "mcp"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        call = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+        print(json.dumps(call), file=server.stdin, flush=True)
+        assert "vstate" in server.stdout.readline()
+        server.send_signal(signal.SIGINT)
+        assert server.wait(60) == -signal.SIGINT
+
+
+def test_options_of_http_need_http(vstate: Any) -> None:
+    """A port without --http is an error, and no server that waits on standard input."""
+    assert "go with --http" in vstate.run("mcp", "--port", "8123").stderr
+
+
 def test_without_the_package_the_command_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, vstate: Any
 ) -> None:

@@ -120,7 +120,7 @@ def test_a_failure_in_another_fixture_counts(run: Any) -> None:
 
 
 def test_what_cannot_be_stored_hides_no_failure(run: Any) -> None:
-    """The report has the test's own error alone, if the state cannot be committed or is closed."""
+    """The test's own error comes first. The report also says why the changes of the test are lost."""
     result = run(
         """
         def test_lock(vstate_state):
@@ -140,6 +140,8 @@ def test_what_cannot_be_stored_hides_no_failure(run: Any) -> None:
     )
     result.assert_outcomes(failed=2)
     assert ["one" in printed for _, printed in shown(result)] == [True, True]
+    (reason,) = re.findall(r"^The uncommitted changes of the test are lost: (.+)$", result.stdout.str(), re.M)
+    assert 'state["iterator"]' in reason
 
 
 def test_pytest_keeps_the_store_as_it_keeps_tmp_path(run: Any, pytester: pytest.Pytester) -> None:

@@ -46,6 +46,7 @@ CALLS: dict[str, Callable[[KVStore], object]] = {
     "release": lambda store: store.release(),
     "scrub": lambda store: store.scrub([KEY])[1],
     "location": lambda store: store.location.partition(" (")[0],
+    "directory": lambda store: store.directory,
     "close": lambda store: store.close(),
 }
 """A call for each thing that a KVStore can do."""
@@ -102,6 +103,10 @@ class Behind(Memory):
     def location(self) -> str:
         return "behind"
 
+    @property
+    def directory(self) -> str:
+        return "behind"
+
 
 class Noting(StoreWrapper):
     """A store that notes its calls and their keys."""
@@ -133,7 +138,7 @@ class Noting(StoreWrapper):
         return argument
 
 
-PROPERTIES = {"transactional", "remote", "ordered", "keeps_packs", "location"}
+PROPERTIES = {"transactional", "remote", "ordered", "keeps_packs", "location", "directory"}
 
 
 def test_every_capability_is_called() -> None:

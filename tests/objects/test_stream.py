@@ -292,13 +292,24 @@ def test_malformed_index_nodes_are_refused(body: bytes) -> None:
         read_index(body)
 
 
+def test_streams_that_are_read_together() -> None:
+    """Each is as alone, whatever the heights of the indexes. An error names the stream."""
+    stored = Stored()
+    links = [stored.split(noise(length))[0] for length in (100, 20_000, 2_000_000, 20_000, 0, 300_000)]
+    assert read_chunks(stored.bodies, links) == [read_chunks(stored.bodies, [link])[0] for link in links]
+    assert read_chunks(stored.bodies, []) == []
+    wrong = links[5]._replace(length=300_001)
+    with pytest.raises(CorruptObject, match=str(wrong.id)):
+        read_chunks(stored.bodies, [*links[:5], wrong])
+
+
 def test_lengths_that_do_not_add_up_are_refused() -> None:
     """A link or an index that promises another length than there is raises CorruptObject."""
     stored = Stored()
     link, chunks = stored.split(noise(100_000))
     with pytest.raises(CorruptObject, match="add up"):
         read_chunks(stored.bodies, [Link(link.id, link.length + 1)])
-    with pytest.raises(CorruptObject, match="bytes, not"):
+    with pytest.raises(CorruptObject, match="its index says"):
         join(stored.bodies, Chunks(chunks.ids, (chunks.lengths[0] + 1, *chunks.lengths[1:])))
 
 

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import count
 from operator import methodcaller
 from pathlib import Path
@@ -20,7 +21,8 @@ from hypothesis import strategies as st
 from present import present
 from raising import raised_at
 
-from vstate.errors import CannotLoad, InvalidInput, RefMoved
+from vstate import Versioned
+from vstate.errors import CannotLoad, InvalidInput, LeaseLost, RefMoved
 from vstate.kv import Memory
 from vstate.patterns.journal import FIRST_SEGMENTS, SEGMENT_BYTES, Journal, Journals
 from vstate.repo import Repository
@@ -272,6 +274,19 @@ def test_a_plan_that_is_refused_changes_no_other_branch(atomic: bool) -> None:
     stale.append(plan, others=others, fresh=True)
     assert repo.newest("shared") is not None
     assert other.refresh() == ["a", "b"]
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_an_append_without_its_lease_changes_no_other_branch(atomic: bool) -> None:
+    """Each commit of the append asks for the lease."""
+    state = Versioned(store := Faulty(Memory(), atomic=atomic))
+    with state.lease("x", ttl=60) as lease, suppress(LeaseLost):
+        journal = Journal(state.repo, "t", guard=lease)
+        journal.append(lambda index: ["a"])
+        store.delete(*store.keys("lease/"))
+        with pytest.raises(LeaseLost):
+            journal.append(lambda index: ["b"], others=[BranchChanges("shared", set={"n": 1})])
+    assert state.repo.newest("shared") is None
 
 
 def test_a_history_that_is_cut_off_keeps_the_journal() -> None:

@@ -391,6 +391,32 @@ def test_the_directory_goes_on_when_it_is_opened_again(store: Memory, place: Pat
     assert (stale.head, found_in(place)["c"]) == (head, File(b"C"))
 
 
+def test_a_place_that_can_be_no_directory_is_refused(store: Memory, tmp_path: Path) -> None:
+    """A file, nothing, and a name below a file raise InvalidInput, and the state has no Workspace then."""
+    (tmp_path / "file").write_bytes(b"x")
+    state = Versioned(store)
+    for place in (tmp_path / "file", "", tmp_path / "file" / "below"):
+        with pytest.raises(InvalidInput, match="needs a directory"):
+            Workspace(state, place)
+    assert not Workspace(state, tmp_path / "project").status()
+
+
+def test_a_move_whose_files_fail_says_that_the_branch_may_have_moved(store: Memory, place: Path) -> None:
+    """What was in the way goes, and the next call, a look, brings the files along."""
+    state = Versioned(store)
+    files = Workspace(state, place)
+    for text in (b"1", b"2"):
+        put(place, {"a": text})
+        state.commit(text.decode())
+    (place / ".vstate-files" / "index.new").mkdir()
+    with pytest.raises(StorageError, match="whether the branch has moved"):
+        state.rollback()
+    assert state.head.message.startswith("Rollback")
+    (place / ".vstate-files" / "index.new").rmdir()
+    assert not files.status()
+    assert found_in(place) == {"a": File(b"1")}
+
+
 def test_a_lost_index_loses_no_edit(store: Memory, place: Path) -> None:
     """Without the index, or with a damaged one, what differs from HEAD is an edit."""
     for damage in (b"", b"\x94rubbish", None):

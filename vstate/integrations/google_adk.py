@@ -100,8 +100,9 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
             if others and not self.repo.store.transactional:
                 if self.repo.newest(branch) is not None:
                     raise _taken(session_id)
-                while others:
-                    self.repo.commit_many([others.pop()])
+                for each in others:
+                    self.repo.commit_many([each])
+                others = []
             head, *_ = self.repo.commit_many([created, *others])
         except RefMoved:
             raise _taken(session_id) from None

@@ -161,9 +161,9 @@ class Opening(Uncopied):
     ) -> T | None:
         """What a function makes of the newest commit of a branch; None if there is no such branch.
 
-        `at` is the newest commit that the caller has just read. If the branch moves or is deleted while the
-        function reads, the function is called again. With `follows`, the adapter's next write needs this
-        branch: it raises NotFound if somebody deletes the branch first.
+        `at` is the newest commit, if the caller has just read it. If the function fails because the branch
+        has moved, it is called again. With `follows`, the adapter has seen the branch: its next write raises
+        NotFound if somebody deletes the branch first.
         """
         newest = self.newest if follows else self.repo.newest
         head = at or newest(branch)

@@ -318,6 +318,11 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         return self.location, [f"the store still has {counted(len(there), 'object')}"] if there else []
 
     @property
+    def directory(self) -> str | None:
+        """The directory of a store on a disk of this machine; None for any other store."""
+        return None
+
+    @property
     def location(self) -> str:
         """Where the store is, for messages to people; never a secret."""
         return repr(self)

@@ -69,6 +69,7 @@ class StoreWrapper(KVStore):
     ordered = _as_behind("ordered")
     keeps_packs = _as_behind("keeps_packs")
     location = _as_behind("location")
+    directory = _as_behind("directory")
 
     def _pass_on(self, name: str, *arguments: Any, **options: Any) -> Any:
         return getattr(self._store, name)(*arguments, **options)

@@ -329,7 +329,9 @@ def read_index(body: bytes) -> tuple[int, list[ObjectId], list[int]]:
 def read_chunks(read_indexes: ReadMany, links: Sequence[Link]) -> list[Chunks]:
     """The chunks of stored streams, with one batch of reads a level. CorruptObject if an index is wrong."""
     cuts = [Chunks((link.id,), (link.length,)) for link in links]
-    left = {place: 0 for place, link in enumerate(links) if not is_single(link)}  # and the height
+    left = {
+        place: 0 for place, link in enumerate(links) if not is_single(link)
+    }  # and the height of its nodes
     while left:
         bodies = read_indexes([oid for place in left for oid in cuts[place].ids])
         for place in [*left]:
@@ -374,7 +376,7 @@ def join(read_blobs: ReadSized, chunks: Chunks, *, batch: int = JOIN_BYTES) -> b
         bodies = read_blobs(dict(zip(ids, lengths, strict=True)))
         for oid, size in zip(ids, lengths, strict=True):
             if len(bodies[oid]) != size:
-                raise CorruptObject(str(oid), f"it has {len(bodies[oid])} bytes, not {size}")
+                raise CorruptObject(str(oid), f"it has {len(bodies[oid])} bytes, and its index says {size}")
             data += bodies[oid]
     return data
 

@@ -389,7 +389,7 @@ class Journal(Generic[I]):
             if self.repo.newest(self.branch) != self.head:
                 return False  # before the others change
             for each in others:
-                self.repo.commit_many([each])
+                self.repo.commit_many([each], guard=self.guard)
             others = ()
         if not others:
             return commit_series(self.repo, list(map(_ADVANCE, series)), self.guard) != ()
@@ -567,15 +567,16 @@ class Journal(Generic[I]):
 
     def _read(self, rows: Sequence[tuple[str, bytes]]) -> Iterable[_Segment]:
         reader = self.repo.objects
+        for key, _ in rows:
+            if not _NUMBER.fullmatch(key, len(self._prefix)):
+                reason = f"a segment of a journal is named by {_DIGITS} digits; another program set this key"
+                raise CannotLoad(key, reason, key=key)
         found = [(*row, OneBlobEntry.find(row[1]) or self.repo.parse_entry(*row)) for row in rows]
         if len(found) == 1:  # in a shorter way
             read: Iterable[list[bytes | bytearray]] = [read_parts(found[0][2], reader)[0]]
         else:
             read = read_together([entry for _, _, entry in found], reader)
         for (key, data, entry), parts in zip(found, read, strict=True):
-            if not _NUMBER.fullmatch(key, len(self._prefix)):
-                reason = f"a segment of a journal is named by {_DIGITS} digits; another program set this key"
-                raise CannotLoad(key, reason, key=key)
             if entry.codec != PICKLE or len(parts) != 1:
                 raise CannotLoad(key, "a segment of a journal is one pickle", key=key)
             try:

@@ -198,6 +198,19 @@ class Thread:
         """The value of a channel as the serializer gave it."""
         return value.form, self.heap.value(value.grown)
 
+    def pairs(self, values: Mapping[str, Value]) -> dict[str, Pair]:
+        """The values of channels, as `pair` gives them. Raises Unread with the spans that they all lack."""
+        found: dict[str, Pair] = {}
+        lacking: list[tuple[int, int]] = []
+        for channel, value in values.items():
+            try:
+                found[channel] = self.pair(value)
+            except Unread as error:
+                lacking += error.spans
+        if lacking:
+            raise Unread(*lacking)
+        return found
+
     # Records
 
     def record(

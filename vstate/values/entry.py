@@ -398,10 +398,13 @@ ONE_BLOB: tuple[Chunks | None, ...] = (None,)
 
 
 def _read_blob(reader: Reader, oid: ObjectId, length: int) -> bytes:
-    body = reader.blob(oid)
+    return _sized(oid, reader.blob(oid), length)
+
+
+def _sized(oid: ObjectId, body: bytes | memoryview, length: int) -> bytes:
     if len(body) != length:
-        raise CorruptObject(str(oid), f"it has {len(body)} bytes, not {length}")
-    return body
+        raise CorruptObject(str(oid), f"it has {len(body)} bytes, and a link to it says {length}")
+    return bytes(body)
 
 
 def read_parts(
@@ -434,7 +437,10 @@ def read_together(
     links = [part for entry in entries for part in entry.parts if isinstance(part, Link)]
     cuts = read_chunks(reader.indexes, links)
     bodies = reader.blobs({oid: size for cut in cuts for oid, size in zip(cut.ids, cut.lengths, strict=True)})
-    joined = (join(lambda sizes: bodies, cut) for cut in cuts)
+    joined = (
+        join(lambda sizes: bodies, cut) if cut.indexes else _sized(cut.ids[0], bodies[cut.ids[0]], cut.length)
+        for cut in cuts
+    )
     for entry in entries:
         yield [part if isinstance(part, bytes) else next(joined) for part in entry.parts]
 
@@ -450,7 +456,7 @@ def read_range(part: Part, reader: Reader, start: int, stop: int) -> bytes:
     first, last = bisect_right(ends, start), bisect_left(ends, stop) + 1
     data = join(reader.blobs, Chunks(cut.ids[first:last], cut.lengths[first:last]))
     begin = ends[first - 1] if first else 0
-    return bytes(data[start - begin : stop - begin])
+    return bytes(memoryview(data)[start - begin : stop - begin])
 
 
 def entry_chunks(entry: Entry, reader: Reader) -> tuple[Chunks | None, ...]:

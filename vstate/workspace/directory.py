@@ -153,7 +153,10 @@ class Directory:
         except BaseException as error:
             self.loaded = None  # what is in memory may be ahead of the files
             if isinstance(error, OSError):
-                raise StorageError(f"the files in {self.path}: {error}; mend that, and call again") from error
+                raise StorageError(
+                    f"the files in {self.path}: {error}; mend that: the next call brings the files to the "
+                    "branch. See first whether the branch has moved, before you move it again"
+                ) from error
             raise
 
     def _let_go(self, lock: int) -> None:

@@ -15,7 +15,7 @@ from vstate.objects.ids import ObjectId
 from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
 from vstate.repo.core import Revision
-from vstate.repo.rules.workspaces import WorkspaceRow, host_of, note_workspace
+from vstate.repo.rules.workspaces import WorkspaceRow, note_workspace, path_of, this_host
 from vstate.state.moving import go_to_newest
 from vstate.state.slots import ABSENT
 from vstate.state.snapshot import Snapshot
@@ -89,7 +89,12 @@ class Workspace(Uncopied):
         self.state: Final = state
         self.prefix: Final = prefix
         self._handle = state._handle
-        os.makedirs(directory, exist_ok=True)
+        try:
+            os.makedirs(directory, exist_ok=True)
+        except OSError as error:
+            raise InvalidInput(
+                f"a Workspace needs a directory, and {directory!r} is none: {error}"
+            ) from error
         self.place: Final = os.path.realpath(directory)
         self._directory = Directory(state.repo, directory, prefix)
         self._edits: dict[str, Edit] = {}
@@ -239,7 +244,8 @@ class Workspace(Uncopied):
         """Tell the store where the files are, and how to merge them."""
         handle, repo, branch = self._handle, self._handle.repo, self._handle.at.branch
         path = os.fsencode(self.directory)
-        row = WorkspaceRow(host_of(repo.store), path, self.prefix, branch or "", handle.follows_head)
+        about = branch or "", handle.follows_head, path_of(repo.store)
+        row = WorkspaceRow(this_host(), path, self.prefix, *about)
         if row == self._noted:
             return
         note_workspace(repo.store, row)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import re
+import signal
+import sys
 from collections.abc import Callable, Iterable
 from functools import wraps
 from itertools import islice
@@ -44,6 +46,7 @@ MEMORIES: Final = "memories/"
 
 TOKEN: Final = "VSTATE_MCP_TOKEN"
 _SHORTEST_TOKEN: Final = 20  # characters
+_HOST: Final = "127.0.0.1"
 
 
 @command(
@@ -60,9 +63,7 @@ _SHORTEST_TOKEN: Final = 20  # characters
 )
 @click.option("--http", is_flag=True, help="Serve over HTTP, until Ctrl-C.")
 @click.option("--port", type=Count(0, 65535), default=0, help="Listen on port N. Default: a free one.")
-@click.option(
-    "--host", default="127.0.0.1", metavar="HOST", help="Listen on HOST. Default: this machine alone."
-)
+@click.option("--host", default=_HOST, metavar="HOST", help="Listen on HOST. Default: this machine alone.")
 @click.option(
     "--behind-tls", is_flag=True, help="A server in front encrypts; needed for a HOST that others reach."
 )
@@ -78,6 +79,8 @@ def mcp(session: Session, allow_write: bool, http: bool, port: int, host: str, b
 
     This needs the package mcp: pip install '.[mcp]'.
     """
+    if not http and (port or behind_tls or host != _HOST):
+        raise click.UsageError("--port, --host and --behind-tls go with --http.")
     try:
         from mcp.server.mcpserver import MCPServer  # late, as every package that is optional
         from mcp.server.mcpserver.exceptions import ToolError
@@ -120,6 +123,9 @@ def mcp(session: Session, allow_write: bool, http: bool, port: int, host: str, b
     if http:
         _serve(session, server.streamable_http_app, host, port, behind_tls)
     else:
+        if sys.stdin.isatty():
+            session.out.note("waiting for a client of MCP on standard input; with --http it serves over HTTP")
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the package would wait for a line first
         server.run()
 
 

@@ -32,7 +32,7 @@ _PREFIX = "files/"
         "vstate files export v1 /tmp/v1",
     ],
     json="a list of {host, directory, prefix, branch, here, added, modified, deleted, left_out, refused}; "
-    "from `here` on for the directories of this machine alone. left_out and refused are objects of reasons. "
+    "from `here` on for the directories that are here alone. left_out and refused are objects of reasons. "
     "With restore and export, {directory, files, refused}.",
 )
 @click.argument("action", type=click.Choice(["status", "restore", "export"]), default="status")
@@ -82,12 +82,12 @@ def _show(session: Session, directory: str | None) -> None:
     for row in _rows(session, directory):
         branch = branch_of(row, head)
         on = (safe(branch), "bold green") if branch else ("detached HEAD", "bold yellow")
-        host = row.host.partition(" ")[0]
-        where = "" if is_here(repo, row) else f" (not here: on {host}, of a copy of this store, or gone)"
+        here = is_here(repo, row)
+        where = "" if here else f" (not here: on {row.host}, of another copy of this store, or gone)"
         lines.append([(safe(as_shown(row.directory())), "bold"), " on ", on, safe(where)])
-        found.append({"host": host, "directory": as_shown(row.directory()), "prefix": row.prefix})
-        found[-1] |= {"branch": branch, "here": is_here(repo, row)}
-        if is_here(repo, row):
+        found.append({"host": row.host, "directory": as_shown(row.directory()), "prefix": row.prefix})
+        found[-1] |= {"branch": branch, "here": here}
+        if here:
             place = open_directory(repo, row, session.out)
             with place.locked():
                 status = place.status(root_of(repo, row, head), place.scan({})).as_text()
@@ -106,7 +106,7 @@ def _restore(session: Session, rev: str, paths: tuple[str, ...], force: bool, di
     if len(rows) != 1:
         raise NotFound(
             f"{len(rows)} of the directories here go with HEAD's branch; `vstate files` lists "
-            "all, and --directory DIR names one",
+            "all, and --directory DIR names one. To use another directory, open a Workspace there in Python",
             name=directory or "",
         )
     found = open_directory(repo, rows[0], session.out)

@@ -332,7 +332,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
 
         def find(thread: _Thread) -> tuple[dict[str, list[Write]], dict[str, Pair]]:
             writes: dict[str, list[Write]] = {channel: [] for channel in channels}
-            seeds: dict[str, Pair] = {}
+            seeds: dict[str, Value] = {}
             saved = thread.find(ns, id)
             for before in thread.ancestors(saved) if saved else ():
                 wanted = writes.keys() - seeds.keys()
@@ -342,8 +342,8 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
                     if write.channel in wanted:
                         writes[write.channel].append(write)
                 for channel in wanted & before.values.keys():
-                    seeds[channel] = thread.pair(before.values[channel])
-            return writes, seeds
+                    seeds[channel] = before.values[channel]
+            return writes, thread.pairs(seeds)
 
         load = self.serde.loads_typed
         writes, seeds = journal.find(find)

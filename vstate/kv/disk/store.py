@@ -634,6 +634,8 @@ class Disk(TransactionalStore):
     def location(self) -> str:
         return self._database.directory
 
+    directory = location
+
     def __repr__(self) -> str:
         return f"Disk({self._database.name!r})"
 

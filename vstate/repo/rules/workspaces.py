@@ -16,9 +16,10 @@ WORKSPACE = "workspace/"
 
 
 class WorkspaceRow(NamedTuple):
-    """A directory of a host, as `host_of` names it, the prefix of its keys, and the branch that it is on.
+    """A directory of a host, the prefix of its keys, and the branch that it is on.
 
     `branch` is empty while HEAD is detached. If it `follows_head`, it goes where the HEAD of the store goes.
+    `store` is the path of the store's own directory, empty for a store that has none.
     """
 
     host: str
@@ -26,6 +27,7 @@ class WorkspaceRow(NamedTuple):
     prefix: str
     branch: str
     follows_head: bool
+    store: bytes = b""
 
     @property
     def key(self) -> str:
@@ -37,18 +39,32 @@ class WorkspaceRow(NamedTuple):
         return os.fsdecode(self.path)
 
 
-def host_of(store: KVStore) -> str:
-    """The name of this machine, and for a store that is a directory on it, the inode. A copy has another."""
-    try:
-        return f"{platform.node()} {os.stat(store.location).st_ino}"
-    except OSError:
-        return platform.node()
+def this_host() -> str:
+    """The name of this machine."""
+    return platform.node()
+
+
+def path_of(store: KVStore) -> bytes:
+    """The path of the store's own directory, empty for a store that has none."""
+    return b"" if store.directory is None else os.fsencode(os.path.abspath(store.directory))
+
+
+def goes_with(store: KVStore, row: WorkspaceRow) -> bool:
+    """Whether a workspace in a store is on this machine, and is not that of a store of which this is a copy.
+
+    A store counts as moved, and not as a copy, if its directory is no more where it was.
+    """
+    if row.host != this_host():
+        return False
+    path = path_of(store)
+    return not (path and os.path.exists(row.store)) or os.path.samefile(row.store, path)
 
 
 def parse_workspace(row: bytes) -> WorkspaceRow:
     """The workspace in a row; ValueError if the row is damaged."""
     fields = decode_checked(row)
-    if not isinstance(fields, list) or [type(field) for field in fields] != [str, bytes, str, str, bool]:
+    types = [str, bytes, str, str, bool, bytes]
+    if not isinstance(fields, list) or [type(field) for field in fields] not in (types, types[:-1]):
         raise ValueError("it is no workspace")
     return WorkspaceRow(*fields)
 
