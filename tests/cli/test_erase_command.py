@@ -107,6 +107,12 @@ def test_signed_again(vstate: Any, place: Path, tmp_path: Path) -> None:
     assert vstate.json("verify")["signers"] == {}
 
 
+def test_nothing_to_erase_asks_nobody(vstate: Any) -> None:
+    """Without a terminal to ask, only what would be erased needs --yes."""
+    assert vstate.run("erase", "absent").exit_code == 0
+    assert "--yes" in vstate.run("erase", "users/ann").stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("word", ["erase", "yes"])
 def test_a_person_confirms(place: Path, word: str) -> None:

@@ -80,8 +80,10 @@ def erase(
         progress=session.out.progress,
     )
     if not (dry_run or yes):
-        session.out.aside([safe(line)] for line in run(dry_run=True).lines())
-        _confirm(session)
+        would = run(dry_run=True)
+        session.out.aside([safe(line)] for line in would.lines())
+        if would.commits:
+            _confirm(session)
     every = all_branches or bool(branches)
     with nullcontext() if dry_run else moving_files(session.repo, session.out, "erase", every=every):
         report = run(dry_run=dry_run)
