@@ -329,18 +329,17 @@ def read_index(body: bytes) -> tuple[int, list[ObjectId], list[int]]:
 def read_chunks(read_indexes: ReadMany, links: Sequence[Link]) -> list[Chunks]:
     """The chunks of stored streams, with one batch of reads a level. CorruptObject if an index is wrong."""
     cuts = [Chunks((link.id,), (link.length,)) for link in links]
-    left = {
-        place: 0 for place, link in enumerate(links) if not is_single(link)
-    }  # and the height of its nodes
-    while left:
-        bodies = read_indexes([oid for place in left for oid in cuts[place].ids])
-        for place in [*left]:
+    # Of the index nodes that are in `cuts`, in place of the chunks below them; 0 before a root is read.
+    heights = {place: 0 for place, link in enumerate(links) if not is_single(link)}
+    while heights:
+        bodies = read_indexes([oid for place in heights for oid in cuts[place].ids])
+        for place in [*heights]:
             try:
-                left[place], cuts[place] = _below(links[place], cuts[place], left[place], bodies)
+                heights[place], cuts[place] = _below(links[place], cuts[place], heights[place], bodies)
             except ValueError as error:
                 raise CorruptObject(str(links[place].id), str(error)) from error
-            if left[place] == 1:
-                del left[place]
+            if heights[place] == 1:
+                del heights[place]
     return cuts
 
 
