@@ -11,6 +11,7 @@ import pytest
 from folders import found_in, put
 
 from vstate import Disk, File, Versioned, Workspace
+from vstate.objects.canonical import encode_checked
 from vstate.repo.rules.workspaces import note_workspace, workspaces
 
 MOVES = {
@@ -173,14 +174,29 @@ def test_workspaces_that_are_not_here_are_named_only(place: Path, vstate: Any) -
 
 
 def test_a_copy_of_a_store_leaves_the_directories_alone(place: Path, vstate: Any) -> None:
-    """They go with the original, also when that is moved."""
+    """They go with the original, also after it is moved, and when it is brought back from a backup."""
     store, before = place.parent / "store", found_in(place)
     copy = shutil.copytree(store, place.parent / "copy")
+    backup = shutil.copytree(store, place.parent / "backup")
     for command in (["rollback"], ["erase", "files/a", "--yes"]):
         assert vstate.run("-s", str(copy), *command).exit_code == 0
     assert found_in(place) == before
     store.rename(moved := place.parent / "moved")
     assert vstate.run("-s", str(moved), "rollback").exit_code == 0
+    assert found_in(place) == (older := {"a": File(b"1"), "gone": File(b"g")})
+    shutil.rmtree(moved)
+    backup.rename(moved)
+    assert [each["here"] for each in vstate.json("-s", str(moved), "files")] == [True, True]
+    assert vstate.run("-s", str(moved), "rollback").exit_code == 0
+    assert found_in(place) == older
+
+
+def test_a_row_of_a_workspace_without_its_store(place: Path, vstate: Any) -> None:
+    """Such a row has five fields, and counts as a row of this store."""
+    with Disk(place.parent / "store") as store:
+        for row in workspaces(store):
+            store.set(row.key, encode_checked([*row[:5]]))
+    assert vstate.run("rollback").exit_code == 0
     assert found_in(place) == {"a": File(b"1"), "gone": File(b"g")}
 
 

@@ -200,7 +200,7 @@ def test_writes_before_their_checkpoint_outlive_a_rewrite(
     step(saver, 2, {"a": 2}, named("u"))
 
     def fill(name: str, *numbers: int) -> None:
-        """Put so much that a cold read begins behind what was there."""
+        """Add steps until a cold read no longer reads what was there before."""
         for number in range(*numbers):
             step(saver, number, {"a": random.Random(number).randbytes(SEGMENT_BYTES).hex()}, named(name))
 

@@ -278,7 +278,7 @@ def test_a_plan_that_is_refused_changes_no_other_branch(atomic: bool) -> None:
 
 @pytest.mark.parametrize("atomic", [True, False])
 def test_an_append_without_its_lease_changes_no_other_branch(atomic: bool) -> None:
-    """Each commit of the append asks for the lease."""
+    """It raises LeaseLost before any branch changes, also where the store has no transactions."""
     state = Versioned(store := Faulty(Memory(), atomic=atomic))
     with state.lease("x", ttl=60) as lease, suppress(LeaseLost):
         journal = Journal(state.repo, "t", guard=lease)

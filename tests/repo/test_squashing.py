@@ -164,7 +164,7 @@ def test_writers_beside_squashes(tmp_path: Path) -> None:
 def test_signs_anew_what_it_trusts() -> None:
     """It signs nothing that it does not trust. A program that trusts and has no key changes nothing.
 
-    A program that neither trusts nor has a key leaves no signature of what was before.
+    A program with no key and no keys that it trusts makes unsigned commits.
     """
     store = Memory()
     key, stranger = SigningKey.generate(), SigningKey.generate()

@@ -402,7 +402,7 @@ def test_a_place_that_can_be_no_directory_is_refused(store: Memory, tmp_path: Pa
 
 
 def test_a_move_whose_files_fail_says_that_the_branch_may_have_moved(store: Memory, place: Path) -> None:
-    """What was in the way goes, and the next call, a look, brings the files along."""
+    """Once the fault is mended, a look at the status brings the files to the branch."""
     state = Versioned(store)
     files = Workspace(state, place)
     for text in (b"1", b"2"):

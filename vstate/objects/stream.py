@@ -329,7 +329,7 @@ def read_index(body: bytes) -> tuple[int, list[ObjectId], list[int]]:
 def read_chunks(read_indexes: ReadMany, links: Sequence[Link]) -> list[Chunks]:
     """The chunks of stored streams, with one batch of reads a level. CorruptObject if an index is wrong."""
     cuts = [Chunks((link.id,), (link.length,)) for link in links]
-    # Of the index nodes that are in `cuts`, in place of the chunks below them; 0 before a root is read.
+    # The heights of the index nodes that `cuts` has so far in place of chunks; 0 before a root is read.
     heights = {place: 0 for place, link in enumerate(links) if not is_single(link)}
     while heights:
         bodies = read_indexes([oid for place in heights for oid in cuts[place].ids])
@@ -343,16 +343,16 @@ def read_chunks(read_indexes: ReadMany, links: Sequence[Link]) -> list[Chunks]:
     return cuts
 
 
-def _below(link: Link, items: Chunks, height: int, bodies: Mapping[ObjectId, bytes]) -> tuple[int, Chunks]:
-    """The height of these index nodes of a stream, 0 if it is unknown, and the items one level below."""
+def _below(link: Link, items: Chunks, above: int, bodies: Mapping[ObjectId, bytes]) -> tuple[int, Chunks]:
+    """One level of a stream's index: its height, and the items below. `above` is the height above, or 0."""
     # A forged index may name one node many times, and so more chunks than the length allows.
     most = link.length * SMALLEST // chunk_size(link.length) + 2
     ids: list[ObjectId] = []
     lengths: list[int] = []
     for oid, length in zip(items.ids, items.lengths, strict=True):
         found, own_ids, own_lengths = read_index(bodies[oid])
-        if height not in (0, found + 1):
-            raise ValueError(f"index node {oid} is at height {found}, not {height - 1}")
+        if above not in (0, found + 1):
+            raise ValueError(f"index node {oid} is at height {found}, not {above - 1}")
         if sum(own_lengths) != length:
             raise ValueError(f"the parts of index node {oid} do not add up to {counted(length, 'byte')}")
         ids += own_ids

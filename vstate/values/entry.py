@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol, TypeGuard
+from typing import Any, NamedTuple, Protocol
 
 from vstate.errors import CannotLoad, CorruptObject
 from vstate.objects.canonical import decode, encode
@@ -461,12 +461,9 @@ def read_range(part: Part, reader: Reader, start: int, stop: int) -> bytes:
 
 def entry_chunks(entry: Entry, reader: Reader) -> tuple[Chunks | None, ...]:
     """The chunks of the entry's parts (None for short ones), from the indexes alone. Raises CorruptObject."""
-    cuts = iter(read_chunks(reader.indexes, [*filter(_is_long, entry.parts)]))
-    return tuple(next(cuts) if _is_long(part) else None for part in entry.parts)
-
-
-def _is_long(part: Part) -> TypeGuard[Link]:
-    return isinstance(part, Link) and not is_single(part)
+    cuts = iter(read_chunks(reader.indexes, [*entry.links]))
+    read = (None if isinstance(part, bytes) else next(cuts) for part in entry.parts)
+    return tuple(cut if cut and cut.indexes else None for cut in read)
 
 
 def _writable(part: bytes | bytearray) -> bytearray:

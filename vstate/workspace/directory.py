@@ -155,7 +155,7 @@ class Directory:
             if isinstance(error, OSError):
                 raise StorageError(
                     f"the files in {self.path}: {error}; mend that: the next call brings the files to the "
-                    "branch. See first whether the branch has moved, before you move it again"
+                    "branch. Look whether the branch has moved before you move it again"
                 ) from error
             raise
 

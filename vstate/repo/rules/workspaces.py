@@ -50,14 +50,14 @@ def path_of(store: KVStore) -> bytes:
 
 
 def goes_with(store: KVStore, row: WorkspaceRow) -> bool:
-    """Whether a workspace in a store is on this machine, and is not that of a store of which this is a copy.
+    """Whether a workspace is on this machine and belongs to this store, not to one that this is a copy of.
 
-    A store counts as moved, and not as a copy, if its directory is no more where it was.
+    A store whose noted path does not exist any more counts as moved, and not as a copy.
     """
     if row.host != this_host():
         return False
-    path = path_of(store)
-    return not (path and os.path.exists(row.store)) or os.path.samefile(row.store, path)
+    own = store.directory
+    return own is None or not os.path.exists(row.store) or os.path.samefile(row.store, own)
 
 
 def parse_workspace(row: bytes) -> WorkspaceRow:
