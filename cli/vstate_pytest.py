@@ -44,6 +44,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
         try:
             if report.when != "teardown":  # the state is closed then
                 state.commit("as the test failed", test=item.nodeid)
-        except Exception as error:
+        except Exception as error:  # a value may raise anything as it is pickled
             lines.append(f"The uncommitted changes of the test are lost: {error}")
         report.sections.append(("vstate", "\n".join(lines)))
