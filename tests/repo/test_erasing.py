@@ -15,6 +15,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from random import Random
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 from histories import Tangle, needed, objects_of, plain, rows_of, sound
@@ -713,6 +714,21 @@ def test_who_has_the_old_history_open(handle: Any, kind: str, tmp_path: Path) ->
         sound(stores[1])
         report = Repository(stores[1]).erase("users/ann", all_branches=True)
         assert (report.commits, report.traces) == (0, ())
+
+
+@pytest.mark.parametrize("handle", [watch, subscription])
+def test_before_the_old_commits_are_removed(
+    handle: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the branch has moved, whoever waits for changes goes on with the new history."""
+    store = Memory()
+    person(store).close()
+    steps = handle(store, tmp_path)
+    next(steps)
+    with monkeypatch.context() as cut_off, pytest.raises(KeyboardInterrupt):
+        cut_off.setattr(erasing.Rewrite, "sweep", Mock(side_effect=KeyboardInterrupt))
+        Repository(store).erase("users/ann", all_branches=True)
+    assert next(steps, "over") == "over"
 
 
 def test_its_own_handle() -> None:

@@ -215,7 +215,7 @@ class Watch(Uncopied):
             return False
         between = self._way(self._seen, head)
         if between is None and self._seen is not None:
-            self._seen = self._repo.objects.find_current(self._seen.oid) or self._seen
+            self._seen = self._repo.objects.replacement(self._seen.oid) or self._seen
             between = self._way(self._seen, head)
         if between is None:
             between, at = [], self._seen

@@ -88,10 +88,11 @@ local absent, equal = tonumber(ARGV[7]), tonumber(ARGV[8])
 local deletes, sets = tonumber(ARGV[9]), tonumber(ARGV[10])
 local at = 10
 
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
 local function remember(sign)
     if token == '' then return end
-    local time = redis.call('TIME')
-    local now = time[1] * 1000 + math.floor(time[2] / 1000)
     redis.call('ZREMRANGEBYSCORE', DONE, '-inf', now)
     redis.call('ZADD', DONE, now + keep, token .. sign)
 end
@@ -179,8 +180,8 @@ index('ZADD', deleted + 1, 0)
 if deletes + sets > 0 then
     remember('+')
     for number = 1, 19 do
-        if ttl > 0 then
-            redis.call('PEXPIRE', KEYS[number], ttl)
+        if ttl > 0 then  -- all at one moment, however slowly the server gets through this loop
+            redis.call('PEXPIREAT', KEYS[number], now + ttl)
         else
             redis.call('PERSIST', KEYS[number])
         end
