@@ -7,8 +7,8 @@
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-# The number of processes that run tests: twice the cores, because many tests wait for a server or a disk.
-WORKERS ?= $(shell "$(PYTHON)" -c 'import os; print(2 * (os.cpu_count() or 1))')
+# The number of processes that run tests: more than cores, because many tests wait for a server or a disk.
+WORKERS ?= $(shell "$(PYTHON)" -c 'import os; print(3 * (os.cpu_count() or 1))')
 
 # Tests start many processes. Each would compile all modules anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -97,7 +97,9 @@ quick: lint
 	@echo "Left out: patterns, sessions, managers, aio, the stores in front of others, and tests marked slow, which use"
 	@echo "servers or other processes or take long. make test runs all tests."
 
-test: lint
+# Each process of pytest would compile the tests anew. One does it for all, while mypy has another core.
+test: .venv/installed-dev
+	@$(BIN)/pytest --collect-only -qq >/dev/null & $(MAKE) --no-print-directory lint; status=$$?; wait; exit $$status
 	@$(BIN)/pytest -n $(WORKERS)
 
 # Each Python gets a venv in build/pythons.

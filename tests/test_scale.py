@@ -14,6 +14,7 @@ pytest.importorskip(
     "langgraph.checkpoint.sqlite", reason="LangGraph is not installed; it comes with the extra vstate[bench]"
 )
 
+from benchmarks.scale import service
 from benchmarks.scale.service import STEPS, day, table
 from benchmarks.scale.threads import config_of
 from vstate.integrations.langgraph import VstateSaver
@@ -25,8 +26,9 @@ TOP = Path(__file__).parent.parent
 
 
 @pytest.mark.slow
-def test_a_service_keeps_what_it_has_answered(tmp_path: Path) -> None:
+def test_a_service_keeps_what_it_has_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both sides answer requests, and each thread has all steps of its requests when the day is over."""
+    monkeypatch.setattr(service, "ARRIVALS", 0.5)  # a busy machine answers only a few requests
     sides = day(tmp_path, 60, 1.0)
     with VstateSaver(tmp_path / "vstate") as saver:
         new = [name for worker in sides[0].of_worker for name in worker if name.startswith("new")]

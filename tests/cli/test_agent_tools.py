@@ -53,6 +53,8 @@ def state() -> Versioned:
         ("show key=plan path=.goal", "^'Find the needle'$"),
         ("blame key=chat/1", "^<id> <time> begin .*<id> <time> answered "),
         ("search text=needle", r"^chat/1 \[0\].content: Where .*plan goal: .* 2 places in 3 keys$"),
+        ("branches", r"^\* main <time> <id> answered$"),
+        ("branches prefix=x", "^nothing$"),
         ("fork name=what-if at=HEAD~1", "^Created branch what-if at <id> begin$"),
         ("undo", "^main is at <id> begin "),
         ("remember name=users/ann/tea text=green", "^<id> remember users/ann/tea$"),
@@ -255,7 +257,8 @@ def test_an_agent_reads_its_history_over_stdio(tmp_path: Path) -> None:
             return names, [(result.is_error, result.content[0].text) for result in results]
 
     names, results = asyncio.run(session())
-    assert names == {"log", "diff", "show", "blame", "search"}
+    reading = {"log", "diff", "show", "blame", "search", "branches"}
+    assert names == reading
     assert "begin" in results[0][1]
     assert results[1] == (False, "plan goal: Find the needle\n1 place in 1 key\n")
     assert results[2][0]
@@ -265,7 +268,7 @@ def test_an_agent_reads_its_history_over_stdio(tmp_path: Path) -> None:
     with Disk(store) as disk:
         before = dict(disk.items())
     names, results = asyncio.run(session("--allow-write"))
-    assert names == {"log", "diff", "show", "blame", "search", "remember", "recall", "fork", "undo"}
+    assert names == {*reading, "remember", "recall", "fork", "undo"}
     assert results[4][1].startswith("Created branch what-if")
     assert results[5][0], "the branch has no move before its creation"
     with Disk(store) as disk:

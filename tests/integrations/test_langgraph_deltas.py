@@ -5,13 +5,14 @@ from __future__ import annotations
 import operator
 import sqlite3
 from collections.abc import Callable, Sequence
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, TypedDict
 
 import pytest
 from counting import Counting
+from soak import sized
 
 pytest.importorskip("langgraph.graph", reason="langgraph is not installed")
 pytest.importorskip("langgraph.channels.delta", reason="this langgraph has no DeltaChannel")
@@ -208,8 +209,12 @@ SCENARIOS: dict[str, Callable[[Side], object]] = {
 }
 
 
-@pytest.mark.parametrize("how", ["plain", "exit", "encrypted"])
-@pytest.mark.parametrize("name", SCENARIOS)
+HOW = ["exit", "encrypted"]
+EACH_ONCE = [("plain", name) for name in SCENARIOS]
+EACH_ONCE += [(HOW[number % 2], name) for number, name in enumerate(SCENARIOS)]
+
+
+@pytest.mark.parametrize(("how", "name"), sized(EACH_ONCE, [*product(["plain", *HOW], SCENARIOS)]))
 def test_what_is_left_is_as_with_whole_values(name: str, how: str) -> None:
     """After deletions, prunes, copies and forks each state that is left is as it was, and the next run."""
     store = Memory()

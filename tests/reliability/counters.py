@@ -28,8 +28,9 @@ def count(place: str, name: int, commits: int, start: tuple[int, int]) -> None:
     """Increment the counter `commits` times, each time in a commit, once the pipe of the start is closed."""
     wait, go = start
     os.close(go)
-    os.read(wait, 1)
     with Versioned(place, branch="main") as state:
+        assert state["counter"] == 0
+        os.read(wait, 1)
         for _ in range(commits):
             state.apply(increment, attempts=1000, writer=name)
 

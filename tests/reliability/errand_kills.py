@@ -13,8 +13,9 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from vstate import Disk
 from vstate.testing import Faulty
 
 TTL = 0.3
+TOGETHER = 4
+"""Numbers of calls at a time. Who finishes a killed run waits until its lease ends."""
 
 
 def die(text: str) -> BaseException:
@@ -31,8 +34,12 @@ def die(text: str) -> BaseException:
     raise AssertionError("unreachable")
 
 
-def in_child(work: Callable[[], None]) -> int:
-    """The work in a child; its exit code, or minus the signal that ended it."""
+def codes_of(works: Iterable[Callable[[], None]]) -> list[int]:
+    """Do each work in a child, all at once: the exit code of each, or minus the signal that ended it."""
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in [*map(started, works)]]
+
+
+def started(work: Callable[[], None]) -> int:
     child = os.fork()
     if child == 0:
         try:
@@ -41,30 +48,28 @@ def in_child(work: Callable[[], None]) -> int:
         except BaseException:
             traceback.print_exc()
             os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return child
 
 
 def main(seed: int, directory: Path) -> None:
     killed = unknown = 0
-    wanted = finished(seed, directory / "calm")
-    number = 1
-    while True:
-        codes = []
-        for after in (False, True):
-            place = directory / f"{number}-{after}"
-            codes.append(in_child(partial(begun, seed, place, number, after)))
-            assert codes[-1] in (0, -signal.SIGKILL), codes
-            found = finished(seed, place)
+    (wanted,) = finished(seed, [directory / "calm"])
+    for first in count(1, TOGETHER):
+        kills = [(number, after) for number in range(first, first + TOGETHER) for after in (False, True)]
+        places = [directory / f"{number}-{after}" for number, after in kills]
+        begins = zip(places, kills, strict=True)
+        codes = codes_of(partial(begun, seed, place, *kill) for place, kill in begins)
+        assert {*codes} <= {0, -signal.SIGKILL}, codes
+        for kill, found in zip(kills, finished(seed, places), strict=True):
             # The edits of a step that a person resolves are those of a call that ended without a commit.
             lost = [entry for entry in wanted["log"] if entry not in found["log"]]
-            assert all(str(entry).startswith("paid ") for entry in lost), (seed, number, after, lost)
+            assert all(str(entry).startswith("paid ") for entry in lost), (seed, kill, lost)
             kept = [entry for entry in wanted["log"] if entry not in lost]
-            assert found == {**wanted, "log": kept}, (seed, number, after)
+            assert found == {**wanted, "log": kept}, (seed, kill)
             unknown += len(lost)
-        if codes == [0, 0]:
-            break
         killed += len(codes) - codes.count(0)
-        number += 1
+        if codes[-2:] == [0, 0]:
+            break
     print(json.dumps({"kills": killed, "unknown": unknown}))
 
 
@@ -79,18 +84,19 @@ def begun(seed: int, place: Path, number: int, after: bool) -> None:
     errand_at(seed, place).finish(lambda: store)
 
 
-def finished(seed: int, place: Path) -> dict[str, Any]:
-    """What the state holds once another process has finished the errand."""
-    place.mkdir(exist_ok=True)
-    errand, answer = errand_at(seed, place), place / "state.json"
+def finished(seed: int, places: Sequence[Path]) -> list[dict[str, Any]]:
+    """What each state holds once another process has finished its errand."""
 
-    def finish() -> None:
-        answer.write_text(json.dumps(errand.finish(lambda: Disk(place / "store"))))
+    def finish(place: Path) -> None:
+        place.mkdir(exist_ok=True)
+        answer = errand_at(seed, place).finish(lambda: Disk(place / "store"))
+        (place / "state.json").write_text(json.dumps(answer))
 
-    assert in_child(finish) == 0, (seed, place)
-    assert errand.ledger.amounts() == errand.payments(), (seed, place)
-    found: dict[str, Any] = json.loads(answer.read_text())
-    return found
+    assert not any(codes_of(partial(finish, place) for place in places)), (seed, places)
+    for place in places:
+        errand = errand_at(seed, place)
+        assert errand.ledger.amounts() == errand.payments(), (seed, place)
+    return [json.loads((place / "state.json").read_text()) for place in places]
 
 
 if __name__ == "__main__":

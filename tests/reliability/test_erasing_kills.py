@@ -8,8 +8,8 @@ import pytest
 from scripts import LONGEST, Record, run_script
 from soak import sized
 
-KILLS = sized(100, 4000)
-KILLS_BESIDE_A_SERVER = sized(12, 200)
+KILLS = sized(50, 4000)
+KILLS_BESIDE_A_SERVER = sized(6, 200)
 
 pytestmark = pytest.mark.timeout(LONGEST)
 

@@ -9,7 +9,7 @@ from kills import OPERATIONS, seen_enough
 from scripts import LONGEST, Record, run_script
 from soak import sized
 
-KILLS = sized(15, 1250)
+KILLS = sized(10, 1250)
 """For each of nine operations."""
 
 pytestmark = pytest.mark.timeout(LONGEST)

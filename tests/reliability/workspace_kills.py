@@ -22,6 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from folders import found_in, put
+from soak import sized
 
 from vstate import Disk, File, Versioned, Workspace
 
@@ -140,6 +141,7 @@ def _files(state: Versioned, branch: str) -> dict[str, File]:
 
 def main(verb: str, rounds: int, seed: int, directory: Path) -> None:
     rng, kills = random.Random(seed), 0
+    stride = 1 if verb in ("switch", "commit") else sized(3, 1)  # the others move files as switch does
     for round in range(rounds):
         made = directory / f"made{round}"
         make(made, rng)
@@ -157,7 +159,7 @@ def main(verb: str, rounds: int, seed: int, directory: Path) -> None:
             look(place, verb, before, step)
             shutil.rmtree(place)
             kills += killed
-            step += 1
+            step += stride
             if not killed:
                 break
         shutil.rmtree(made)

@@ -22,7 +22,7 @@ from state_operations import OPERATIONS, Stores, check_after, undisturbed
 
 from vstate import Versioned
 
-LINES = None if SOAK else 2
+LINES = None if SOAK else 1
 """At how many lines of each operation each class is raised: all, or so many at random.
 
 The operations have 50,000 lines together. All of them take an hour and a half of CPU time.

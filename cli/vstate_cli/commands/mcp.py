@@ -70,8 +70,8 @@ _HOST: Final = "127.0.0.1"
 def mcp(session: Session, allow_write: bool, http: bool, port: int, host: str, behind_tls: bool) -> None:
     """Serve the history to an agent, over MCP on standard input and output, or HTTP.
 
-    The tools are log, diff, show, blame and search. With --allow-write there are also remember and recall,
-    for memories, and fork and undo. They give the text that commands print, of at most 50,000 characters.
+    The tools are log, diff, show, blame, search and branches. With --allow-write there are also remember and
+    recall, for memories, and fork and undo. They give the text that commands print, of at most 50,000 characters.
     Without --allow-write the store is opened for reading only. Nothing is unpickled.
 
     With --http a client sends the token that is printed, as `Authorization: Bearer TOKEN`. The variable
@@ -171,7 +171,7 @@ class Tools:
     @property
     def reading(self) -> list[Callable[..., str]]:
         """The tools that change nothing."""
-        return [self.log, self.diff, self.show, self.blame, self.search]
+        return [self.log, self.diff, self.show, self.blame, self.search, self.branches]
 
     @property
     def writing(self) -> list[Callable[..., str]]:
@@ -223,6 +223,11 @@ class Tools:
         With prefix, only keys that begin with it are searched. Each line has a key, a path and the text.
         """
         return self._run("grep", text=text, rev=rev, prefix=prefix, limit=min(max(limit, 1), MOST_PLACES))
+
+    def branches(self, prefix: str = "", limit: int = 50) -> str:
+        """List the branches, the one with the newest commit first; * marks HEAD's. Names begin with prefix."""
+        limit = min(max(limit, 1), MOST_PLACES)
+        return self._run("branch", prefix=prefix, limit=limit, verbose=True)
 
     def remember(self, name: str, text: str) -> str:
         """Keep a text under a name, such as users/ann/tea, in place of the text there.
