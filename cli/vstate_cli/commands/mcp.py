@@ -225,7 +225,7 @@ class Tools:
         return self._run("grep", text=text, rev=rev, prefix=prefix, limit=min(max(limit, 1), MOST_PLACES))
 
     def branches(self, prefix: str = "", limit: int = 50) -> str:
-        """List the branches, the one with the newest commit first; * marks HEAD's. Names begin with prefix."""
+        """List the branches whose names begin with prefix, by their newest commits; * marks HEAD's."""
         limit = min(max(limit, 1), MOST_PLACES)
         return self._run("branch", prefix=prefix, limit=limit, verbose=True)
 
