@@ -70,9 +70,9 @@ _HOST: Final = "127.0.0.1"
 def mcp(session: Session, allow_write: bool, http: bool, port: int, host: str, behind_tls: bool) -> None:
     """Serve the history to an agent, over MCP on standard input and output, or HTTP.
 
-    The tools are log, diff, show, blame, search and branches. With --allow-write there are also remember and
-    recall, for memories, and fork and undo. They give the text that commands print, of at most 50,000 characters.
-    Without --allow-write the store is opened for reading only. Nothing is unpickled.
+    The tools are log, diff, show, blame, search and branches. With --allow-write there are also remember
+    and recall, for memories, and fork and undo. They give the text that commands print, of at most 50,000
+    characters. Without --allow-write the store is opened for reading only. Nothing is unpickled.
 
     With --http a client sends the token that is printed, as `Authorization: Bearer TOKEN`. The variable
     VSTATE_MCP_TOKEN sets the token, so that a client's settings stay valid.
