@@ -25,11 +25,13 @@ def increment(state: Versioned) -> None:
 
 
 def count(place: str, name: int, commits: int, start: tuple[int, int]) -> None:
-    """Increment the counter `commits` times, each time in a commit, once the pipe of the start is closed."""
+    """Print a line when the store is open. Once the pipe of the start is closed, increment the counter
+    `commits` times, each time in a commit.
+    """
     wait, go = start
     os.close(go)
     with Versioned(place, branch="main") as state:
-        assert state["counter"] == 0
+        print("open")
         os.read(wait, 1)
         for _ in range(commits):
             state.apply(increment, attempts=1000, writer=name)
@@ -52,6 +54,8 @@ def run(processes: int, commits: int, window: int, place: str) -> dict[str, obje
         state.commit("zero")
     start = os.pipe()
     children = [Fork(partial(count, place, name, commits, start)) for name in range(processes)]
+    for child in children:
+        assert child.output.readline(), "a process cannot open the store"
     began = time.monotonic()
     os.close(start[1])
     for child in children:

@@ -698,6 +698,7 @@ def shown(store: KVStore, _: Path) -> Iterator[None]:
 HANDLES = [reader, writer, detached, past, watch, subscription, journal, run, lease, workspace, saver, shown]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 @pytest.mark.parametrize("handle", HANDLES)
 def test_who_has_the_old_history_open(handle: Any, kind: str, tmp_path: Path) -> None:
@@ -819,6 +820,7 @@ def beside(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> No
     monkeypatch.setattr(erasing.Rewrite, "move_refs", moved)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["commit", "branch", "gc", "delete"])
 def test_others_at_work(store: KVStore, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commits and branches that come meanwhile lose the key too; a gc that sweeps the new commits does no
@@ -844,6 +846,7 @@ def test_others_at_work(store: KVStore, what: str, monkeypatch: pytest.MonkeyPat
     sound(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("atomic", [True, False])
 @pytest.mark.parametrize("after", [True, False])
 def test_a_failure_at_each_call(atomic: bool, after: bool) -> None:

@@ -349,6 +349,7 @@ def test_several_processes_step_beside_writers(tmp_path: Path) -> None:
         assert is_clean(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("removal", ["forget", "gc", "idle"])
 def test_a_removal_that_was_cut_short(removal: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At any call of the store, in a room that is large then and small later: gc removes the rest."""

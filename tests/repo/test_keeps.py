@@ -145,6 +145,7 @@ def test_idle_branches_go(store: KVStore, time: Time, in_rooms: bool) -> None:
     assert len({split_room(key)[0] for key in store.keys(ROOM_PREFIX)}) <= 1  # that of main
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "left"),
     [

@@ -143,6 +143,7 @@ def test_gc_packs_all_but_the_newest_trees(state: Versioned) -> None:
     assert len(list(state.log())) == 60
 
 
+@pytest.mark.slow
 def test_gc_packs_beside_writers(state: Versioned, tmp_path: Path) -> None:
     """Writers commit and forget branches while two collectors run: no verb fails, and nothing is damaged."""
     grow(state, 20)
@@ -262,6 +263,7 @@ def test_packing_never_fails_a_commit_or_a_gc(tmp_path: Path) -> None:
         assert state["chat/step"] == 149
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("front", ["Encrypted", "Prefixed", "Memory"])
 def test_a_store_that_keeps_no_packs_is_not_asked(tmp_path: Path, front: str) -> None:

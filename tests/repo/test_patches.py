@@ -46,6 +46,7 @@ def apply(directory: Path, patch: bytes, *options: str) -> subprocess.CompletedP
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=2000 if SOAK else 60, deadline=None)
 @given(directories, directories)
 def test_git_apply_makes_the_new_files_of_the_old(

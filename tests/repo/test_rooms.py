@@ -547,6 +547,7 @@ def steps(repo: Repository, rng: random.Random, room: bool) -> None:
             repo.undo(some())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_rooms_change_no_answer(seed: int) -> None:
     """After random verbs, a store with rooms has the same branches, values and reflogs as one without."""

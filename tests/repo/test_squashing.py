@@ -140,6 +140,7 @@ def test_a_history_that_is_cut_off_meanwhile_is_not_built_upon() -> None:
     assert Repository(store).fsck().damage == ()
 
 
+@pytest.mark.slow
 def test_writers_beside_squashes(tmp_path: Path) -> None:
     """Writers that count lose no step, while another thread squashes again and again."""
     store = Disk(tmp_path, durability="process")

@@ -204,6 +204,7 @@ def test_each_lost_answer_and_each_failure_of_the_store(tmp_path: Path) -> None:
             assert state in (DONE, {**DONE, "log": ["between"]}), (number, after)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(seed=st.integers(0, 10**6), faults=st.lists(st.tuples(st.integers(1, 60), st.booleans()), max_size=4))
 def test_a_run_that_is_interrupted_ends_as_one_that_is_not(
@@ -302,6 +303,7 @@ class Plan:
             edit("end")
 
 
+@pytest.mark.slow
 @settings(max_examples=sized(60, 4000), deadline=None)
 @given(items=ITEMS, entries=ENTRIES)
 def test_edits_are_made_once_or_the_run_says_that_it_changed(

@@ -192,7 +192,7 @@ class Undoing(RuleBasedStateMachine):
             assert self.state["k"] == self.state.checkout(head)["k"]
 
 
-TestUndoing = Undoing.TestCase
+TestUndoing = pytest.mark.slow(Undoing.TestCase)
 TestUndoing.settings = settings(max_examples=40, stateful_step_count=25)
 
 

@@ -48,6 +48,7 @@ TOOLS: list[tuple[str, dict[str, Any]]] = [
     *(("show", given) for given in ({}, {"key": "list"}, {"key": "long"})),
     *(("blame", {"key": key}) for key in ("list", "text")),
     *(("search", {"text": text}) for text in ("word", "v1")),
+    ("branches", {}),
 ]
 
 
