@@ -74,6 +74,7 @@ def test_a_store_that_is_not_there(rows, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_variables_in_a_url(rows, tmp_path, monkeypatch):
     """${NAME} in a URL keeps a password out of the command line. A path is taken literally."""
     fill(Disk(tmp_path / "a", durability="process"))

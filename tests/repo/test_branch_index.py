@@ -77,6 +77,7 @@ def test_lists_follow_whatever_is_done_to_branches(steps: list[tuple[str, str, s
     check(store)
 
 
+@pytest.mark.slow
 def test_the_newest_of_many_branches_come_in_order(agent_store: AgentStore) -> None:
     """Also those of one moment, of other rooms, and those that were written again a while after."""
     repo = Repository(agent_store())

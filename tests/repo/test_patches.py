@@ -125,6 +125,7 @@ def test_a_patch_of_many_lines_is_one_that_git_takes(tmp_path: Path) -> None:
     assert (tmp_path / "f").read_text() == new
 
 
+@pytest.mark.slow
 def test_values_that_have_no_patch(tmp_path: Path) -> None:
     """Only Files have patches. Of a file that is no text, git is told no more than that it differs."""
     state = Versioned(Memory())

@@ -493,6 +493,7 @@ class Pair:
             self.merge(repo, branch, repo.resolve(random.choice(repo.branch_names())))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(1, sized(7, 300)))
 def test_stores_that_thin_exchange_without_damage_and_without_a_wrong_merge(time: Time, seed: int) -> None:
     """By push, fetch and bundles, each at its own time: every state that a log names can be read."""

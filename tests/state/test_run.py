@@ -746,6 +746,7 @@ def test_a_run_has_one_holder(store: KVStore) -> None:
     assert not one.keys
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stops", ["before the step", "in the step", "in check=", "before a retry", "and nothing is done"]
 )

@@ -47,6 +47,7 @@ async def test_steps_side_by_side() -> None:
         assert (info.steps, info.ended) == (5, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["failed", "cancelled"])
 @in_a_loop
 async def test_a_gather_that_was_cut_short(ends: str) -> None:

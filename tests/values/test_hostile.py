@@ -325,6 +325,7 @@ def test_no_call_is_made() -> None:
         use(data)
 
 
+@pytest.mark.slow
 def test_every_beginning_of_a_pickle() -> None:
     """A pickle that is cut short, wherever, is refused."""
     chosen = _pickles() if LONGER > 1 else [data for data in _pickles()[::9] if len(data) < 400]
