@@ -56,6 +56,11 @@ def url_of(kind: str, request: pytest.FixtureRequest) -> str:
     return with_options(value("s3_url"), ["timeout=60"])
 
 
+def kind_of(url: str) -> str:
+    """The kind of server that a URL leads to."""
+    return url.partition(":")[0].replace("postgresql", "postgres")
+
+
 def with_options(url: str, options: Iterable[str]) -> str:
     """The URL with these options added to its own."""
     for option in options:

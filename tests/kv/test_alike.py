@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from proxy import FAR, Proxy
-from servers import on_server, url_of, with_options
+from servers import kind_of, on_server, url_of, with_options
 
 from vstate.errors import InvalidInput, StoreUnavailable
 from vstate.kv import KVStore, open_store
@@ -293,10 +293,6 @@ def test_a_call_is_one_round_trip(url: str) -> None:
 def proxied(server_url: str) -> Iterator[tuple[Proxy, str]]:
     with Proxy.before(server_url) as proxy:
         yield proxy, within(0.7, proxy.through(server_url))
-
-
-def kind_of(url: str) -> str:
-    return url.partition(":")[0].replace("postgresql", "postgres")
 
 
 BEGIN = {"ref": b"1", "stale": b"x", OBJECT: b"object"}

@@ -97,7 +97,7 @@ def fill(disk: Disk) -> None:
 
 def rooms(name: str) -> range:
     # gc writes to most pages of the file, so it fails at very many amounts of room.
-    return range(0, MOST_ROOM, sized(12 if name == "gc" else 5, 1))
+    return range(0, MOST_ROOM, sized(24 if name == "gc" else 10, 1))
 
 
 def prepare(name: str, state: Versioned) -> None:

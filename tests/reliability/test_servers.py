@@ -12,6 +12,7 @@ from typing import Protocol
 import pytest
 from proxy import Proxy
 from scripts import LONGEST, Record, gc_figures, run_script
+from servers import kind_of
 from soak import sized
 from soundness import check_sound
 
@@ -49,13 +50,9 @@ def proxied(server_url: str) -> Iterator[tuple[Proxy, str]]:
         yield proxy, re.sub("timeout=[0-9]+", "timeout=6", proxy.through(server_url))
 
 
-def kind(url: str) -> str:
-    return "s3" if url.startswith("s3") else "postgres" if url.startswith("postgres") else "redis"
-
-
 def test_processes_that_count(server_url: str, record: Record) -> None:
     """Processes that `update` one key of one branch lose no increment."""
-    commits = COMMITS[kind(server_url)]
+    commits = COMMITS[kind_of(server_url)]
     result = run_script("counters.py", PROCESSES, commits, PROCESSES * commits // 4, server_url)
     assert result["counter"] == result["commits"] == PROCESSES * commits
     record(commits=result["commits"])
@@ -161,7 +158,7 @@ def test_a_connection_cut_at_every_point(
 def test_a_server_that_is_not_there(proxied: tuple[Proxy, str], server_url: str) -> None:
     """A commit raises, keeps its changes staged, and lands once when the server is back."""
     proxy, url = proxied
-    if kind(url) != "s3":  # the store gives up a request to S3 after half of its timeout
+    if kind_of(url) != "s3":  # the store gives up a request to S3 after half of its timeout
         url = url.replace("timeout=6", "timeout=3")
     with open_store(url) as store:
         state = Versioned(store, branch="main")

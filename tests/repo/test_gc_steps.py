@@ -275,7 +275,7 @@ def test_somebody_acts_between_two_calls_of_the_store(act: str) -> None:
         assert Repository(store).fsck().ok
         Repository(store).gc(keep_reflog="0s")
         assert is_clean(store)
-        at += sized(1 + at // 4, 1)
+        at += sized(1 + at // 2, 1)
     assert at > 30
 
 
@@ -311,7 +311,7 @@ def test_a_kill_between_two_calls_of_the_store(
         if not os.WIFSIGNALED(status):
             break
         killed += 1
-        at += sized(1 + at // 4, 1)
+        at += sized(1 + at // 2, 1)
     assert killed > 8
 
 
@@ -355,7 +355,7 @@ def test_a_removal_that_was_cut_short(removal: str, monkeypatch: pytest.MonkeyPa
     """At any call of the store, in a room that is large then and small later: gc removes the rest."""
     at, failed = 0, True
     while failed:
-        at += sized(1 + at // 6, 1)
+        at += sized(1 + at // 3, 1)
         store = Memory()
         repo = Repository(store)
         commit(repo, "kept", values=[1] * 500)
