@@ -210,20 +210,31 @@ class Watch(Uncopied):
 
         Returns whether there are any.
         """
+        objects, seen = self._repo.objects, self._seen
         head = self._repo.refs.read(HEADS + self._branch)
-        if head is None or (self._seen is not None and head == self._seen.oid):
+        if head is None or (seen is not None and head == seen.oid):
             return False
-        between = self._way(self._seen, head)
-        if between is None and self._seen is not None:
-            self._seen = self._repo.objects.replacement(self._seen.oid) or self._seen
-            between = self._way(self._seen, head)
-        if between is None:
-            between, at = [], self._seen
-            for oid in self._moves(head):
-                between += self._way(at, oid) or [oid]
-                at = self._repo.objects.commit(oid)
-        self._ahead = deque(between)
-        return bool(between)
+        between = self._course(seen, head)
+        if between is None and seen is not None and (made := objects.replacement(seen.oid)) is not None:
+            between = self._course(made, head)  # None if `erase` changed another branch
+            if between is not None or not objects.is_stored(seen.oid):
+                self._seen = made
+        self._ahead = deque([head] if between is None else between)
+        return bool(self._ahead)
+
+    def _course(self, seen: Commit | None, head: ObjectId) -> list[ObjectId] | None:
+        """The commits of the branch from `seen` up to its head, by parents or by its reflog; None if neither
+        leads there.
+        """
+        between = self._way(seen, head)
+        moves = None if between is not None or seen is None else self._moves(seen, head)
+        if moves is None:
+            return between
+        between = []
+        for oid in moves:
+            between += self._way(seen, oid) or [oid]
+            seen = self._repo.objects.commit(oid)
+        return between
 
     def _way(self, seen: Commit | None, to: ObjectId) -> list[ObjectId] | None:
         """The commits from `seen` up to this one, by first parents; None if `seen` is no ancestor of it."""
@@ -236,17 +247,16 @@ class Watch(Uncopied):
             between.append(commit.oid)
         return between[::-1]
 
-    def _moves(self, head: ObjectId) -> list[ObjectId]:
-        """The stored commits that the branch was at since the last one seen, by its reflog."""
-        assert self._seen is not None
+    def _moves(self, seen: Commit, head: ObjectId) -> list[ObjectId] | None:
+        """The stored commits that the branch was at since `seen`, by its reflog; None if that lacks `seen`."""
         moves = [head]
         with suppress(CorruptStore):
             for line in self._repo.refs.reflog(HEADS + self._branch):
-                if line.new == self._seen.oid:
+                if line.new == seen.oid:
                     return moves[::-1]
                 if line.new not in (None, moves[-1]) and self._repo.objects.find_commit(line.new) is not None:
                     moves.append(line.new)
-        return [head]
+        return None
 
 
 class Subscription:
