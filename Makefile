@@ -1,7 +1,7 @@
 # The commands that people type. They work in .venv, which the first of them creates.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint quick test pythons soak reliability suites zoo bench scale calls format docs dist site screenshots clean
+.PHONY: help demo lint quick compiled test pythons soak reliability suites zoo bench scale calls format docs dist site screenshots clean
 
 # The first interpreter on the path that is new enough. `make PYTHON=/path/to/python3.12 test` takes another.
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -98,8 +98,11 @@ quick: lint
 	@echo "servers or other processes or take long. make test runs all tests."
 
 # Each process of pytest would compile the tests anew. One does it for all, while mypy has another core.
+compiled: .venv/installed-dev
+	@-$(BIN)/pytest --collect-only -qq >/dev/null 2>&1
+
 test: .venv/installed-dev
-	@$(BIN)/pytest --collect-only -qq >/dev/null & $(MAKE) --no-print-directory lint; status=$$?; wait; exit $$status
+	@$(MAKE) --no-print-directory -j2 lint compiled
 	@$(BIN)/pytest -n $(WORKERS)
 
 # Each Python gets a venv in build/pythons.

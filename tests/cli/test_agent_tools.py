@@ -87,6 +87,14 @@ def test_the_tools_print_what_the_commands_print(state: Versioned, call: str, te
     assert re.search(text, transcripts.plain(found)), found
 
 
+def test_a_list_of_branches_that_ends_early_says_so(state: Versioned) -> None:
+    """At least one branch is listed, and a line says that there are more."""
+    state.create_branch("old", "HEAD~1")
+    *listed, more = Tools(state.repo).branches(limit=0).splitlines()
+    assert [line.split()[:2] for line in listed] == [["*", "main"]]
+    assert more == "… more branches: ask for a longer prefix"
+
+
 @pytest.mark.slow
 def test_hostile_values_are_bounded(tmp_path: Path) -> None:
     """Nothing is unpickled, a long result ends at the limit, and control characters are escaped."""

@@ -198,7 +198,7 @@ def test_a_slow_failure_is_not_waited_for_again(hot: Faulty, cold: Faulty) -> No
     """The hot store is left alone for ten times as long as its failure took, then tried again."""
 
     def slow(text: str) -> StoreUnavailable:
-        time.sleep(0.05)
+        time.sleep(0.1)
         return StoreUnavailable(text)
 
     hot.error = slow

@@ -313,7 +313,7 @@ async def test_an_interval_that_ends_while_the_store_is_down_is_tried_again(
         await until(lambda: "not committed yet, and still pending" in caplog.text)
         store.down = False
         await until_it_is(other, "k", 1)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.4)
         store.down = True
         with pytest.raises(StoreUnavailable):
             await manager.save("k", 2)

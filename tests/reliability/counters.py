@@ -1,7 +1,7 @@
-"""Processes that count in one key of one branch: `python counters.py PROCESSES COMMITS STORE`.
+"""Processes that count in one key of one branch: `python counters.py PROCESSES COMMITS MOST STORE`.
 
-Each counts until all have made COMMITS commits. STORE is a path or a URL. Prints as JSON the counter's end,
-the number of commits, and the smallest share of a process in them.
+Each counts until all have made COMMITS commits, or it has made MOST. STORE is a path or a URL. Prints as JSON
+the counter's end, the number of commits, and the smallest share of a process in them.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ def increment(state: Versioned) -> None:
     state["counter"] += 1
 
 
-def count(place: str, name: int, commits: int, counts: memoryview) -> None:
-    """Increment the counter, each time in a commit, until all processes have made so many."""
+def count(place: str, name: int, commits: int, most: int, counts: memoryview) -> None:
+    """Increment the counter, each time in a commit."""
     with Versioned(place, branch="main") as state:
-        while min(counts) < commits:
+        while min(counts) < commits and counts[name] < most:
             state.apply(increment, attempts=1000, writer=name)
             counts[name] += 1
 
 
-def run(processes: int, commits: int, place: str) -> dict[str, object]:
+def run(processes: int, commits: int, most: int, place: str) -> dict[str, object]:
     with Versioned(place) as state:
         state["counter"] = 0
         state.commit("zero")
     counts = memoryview(mmap.mmap(-1, 8 * processes)).cast("Q")
     began = time.monotonic()
-    for child in [Fork(partial(count, place, name, commits, counts)) for name in range(processes)]:
+    for child in [Fork(partial(count, place, name, commits, most, counts)) for name in range(processes)]:
         assert child.end()[0] == 0, "a process failed"
     seconds = time.monotonic() - began
     with open_store(place) as store:
@@ -54,5 +54,5 @@ def run(processes: int, commits: int, place: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    processes, commits, place = sys.argv[1:]
-    print(json.dumps(run(int(processes), int(commits), place)))
+    *numbers, place = sys.argv[1:]
+    print(json.dumps(run(*map(int, numbers), place)))

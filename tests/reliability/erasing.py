@@ -156,7 +156,7 @@ def check(store: KVStore, before: dict[str, Any], counts: Counter[str], again: b
     if not again:
         repo.gc(grace="0s")
         assert repo.fsck().ok
-        if "old" not in found:
+        if "old" not in found and store.transactional:  # else a reflog may still lead to the old commits
             assert all(KEY not in state for state in states(Repository(store)).values())
     report = erase(Repository(store))
     assert not report.traces, report

@@ -53,7 +53,7 @@ def started(work: Callable[[], None]) -> int:
 
 def main(seed: int, directory: Path) -> None:
     killed = unknown = 0
-    (wanted,) = finished(seed, [directory / "calm"])
+    (wanted,) = finished(seed, [directory / "calm"], ttl=30)
     for first in count(1, TOGETHER):
         kills = [(number, after) for number in range(first, first + TOGETHER) for after in (False, True)]
         places = [directory / f"{number}-{after}" for number, after in kills]
@@ -73,8 +73,8 @@ def main(seed: int, directory: Path) -> None:
     print(json.dumps({"kills": killed, "unknown": unknown}))
 
 
-def errand_at(seed: int, place: Path) -> Errand:
-    return Errand(seed, Ledger(place / "ledger"), ttl=TTL)
+def errand_at(seed: int, place: Path, ttl: float = TTL) -> Errand:
+    return Errand(seed, Ledger(place / "ledger"), ttl=ttl)
 
 
 def begun(seed: int, place: Path, number: int, after: bool) -> None:
@@ -84,12 +84,12 @@ def begun(seed: int, place: Path, number: int, after: bool) -> None:
     errand_at(seed, place).finish(lambda: store)
 
 
-def finished(seed: int, places: Sequence[Path]) -> list[dict[str, Any]]:
+def finished(seed: int, places: Sequence[Path], ttl: float = TTL) -> list[dict[str, Any]]:
     """What each state holds once another process has finished its errand."""
 
     def finish(place: Path) -> None:
         place.mkdir(exist_ok=True)
-        answer = errand_at(seed, place).finish(lambda: Disk(place / "store"))
+        answer = errand_at(seed, place, ttl).finish(lambda: Disk(place / "store"))
         (place / "state.json").write_text(json.dumps(answer))
 
     assert not any(codes_of(partial(finish, place) for place in places)), (seed, places)

@@ -113,7 +113,8 @@ def main(commits: int, error: int, how: str, directory: Path) -> dict[str, objec
     assert acknowledged == commits
     seen: Counter[str] = Counter()
     silent = cuts = 0
-    failing = range(1, syncs + 1, 1 if how == "once" else sized(2, 1))
+    first, step = sized({"once": (1, 1), "ever": (1, 2), "dies": (2, 2)}[how], (1, 1))
+    failing = range(first, syncs + 1, step)
     for fail_at in failing:
         place = directory / str(fail_at)
         place.mkdir()

@@ -1,10 +1,10 @@
-"""Kill a process at each step by which it moves the files of a workspace: `python workspace_kills.py VERB
+"""Kill a process at the steps by which it moves the files of a workspace: `python workspace_kills.py VERB
 ROUNDS SEED DIRECTORY`.
 
 A step is a COMMIT of the store, or a call that changes files, such as a rename, which Python tells its audit
-hooks. A child dies of SIGKILL before its n-th step, for each n. Then every file is as before or as after the
-move, or as the edit that was there; the next Workspace has the files where the branch is, and every edit. It
-prints the number of kills as JSON.
+hooks. A child dies of SIGKILL before its n-th step, for each n; of some verbs, outside a soak, for each third
+n. Then every file is as before or as after the move, or as the edit that was there; the next Workspace has
+the files where the branch is, and every edit. It prints the number of kills as JSON.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ VERBS: dict[str, Callable[[Versioned], object]] = {
     "merge": lambda state: state.merge("ahead"),
     "commit": lambda state: state.commit("edits"),
 }
+
+
+SOME = {"rollback": (3, 0), "reset": (3, 1), "merge": (3, 2)}
+"""Of these, every third step, and the first: they move files as `switch` does."""
 
 
 def make(place: Path, rng: random.Random) -> None:
@@ -141,12 +145,12 @@ def _files(state: Versioned, branch: str) -> dict[str, File]:
 
 def main(verb: str, rounds: int, seed: int, directory: Path) -> None:
     rng, kills = random.Random(seed), 0
-    stride = 1 if verb in ("switch", "commit") else sized(3, 1)  # the others move files as switch does
+    stride, first = sized(SOME.get(verb, (1, 0)), (1, 0))
     for round in range(rounds):
         made = directory / f"made{round}"
         make(made, rng)
         before = found_in(made / "files")
-        step = 0
+        step = first
         while True:
             place = directory / "now"
             shutil.copytree(made, place, symlinks=True)

@@ -343,7 +343,7 @@ class Deaf(Faulty):
 def test_a_renewal_is_tried_again() -> None:
     """Others ask all the time. After failures of the store, and a lost answer, the holder goes on."""
     store = Deaf(Memory())
-    with Versioned(store).lease("job", 1.5) as lease:
+    with Versioned(store).lease("job", 5) as lease:
         for trouble, times in (("failing", 3), ("deaf", 1)):
             setattr(store, trouble, times)
             renewals = row_of(store).renewals
@@ -456,7 +456,7 @@ def test_a_fork_has_no_lease() -> None:
     """The child neither commits under its parent's lease nor gives it back. The parent goes on."""
     store = Memory()
     state = Versioned(store)
-    with state.lease("job", 1.5) as lease:
+    with state.lease("job", 3) as lease:
         state["n"] = 1
         child = os.fork()
         if child == 0:
@@ -509,7 +509,7 @@ def test_a_lease_that_nobody_left_is_given_back() -> None:
     """Without a with block: as soon as the program has let go of it, and not before."""
     store = Memory()
     state = Versioned(store)
-    lease = state.lease("job", 0.5)
+    lease = state.lease("job", 2)
     lease.__enter__()
     while row_of(store).renewals < 2:
         assert lease.held

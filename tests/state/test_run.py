@@ -757,11 +757,11 @@ def test_a_holder_that_lost_its_lease_commits_nothing(
     one, two = Shop(store), Shop(store)
 
     def take_over(*_: object) -> Any:
-        time.sleep(0.4)
+        time.sleep(0.7)
         two.order(check=lambda intent: ABSENT)
         return ABSENT
 
-    with pytest.raises(LeaseLost), one.state.run("order-17", ttl=0.15) as run:
+    with pytest.raises(LeaseLost), one.state.run("order-17", ttl=0.3) as run:
         quote = run.step(one.quote, 5)
         one.state["log"].append("lost")
         if stops == "in check=":
@@ -769,7 +769,7 @@ def test_a_holder_that_lost_its_lease_commits_nothing(
             with pytest.raises(TimeoutError):
                 run.step(one.charge, quote, once=True)
         with monkeypatch.context() as patched:
-            patched.setattr(LeaseKeeper, "_renew", lambda self, row: time.sleep(0.5) or True)
+            patched.setattr(LeaseKeeper, "_renew", lambda self, row: time.sleep(0.8) or True)
             if stops == "before the step":
                 take_over()
                 run.step(one.charge, quote)
@@ -784,7 +784,7 @@ def test_a_holder_that_lost_its_lease_commits_nothing(
 
             def enter() -> None:
                 one.state["lost"] = 1
-                time.sleep(0.4)
+                time.sleep(0.7)
                 with two.state.lease("runs/order-17"):
                     pass
 

@@ -248,7 +248,7 @@ class Watch(Uncopied):
         return between[::-1]
 
     def _moves(self, seen: Commit, head: ObjectId) -> list[ObjectId] | None:
-        """The stored commits that the branch was at since `seen`, by its reflog; None if that lacks `seen`."""
+        """The stored commits that the branch was at since `seen`; None if its reflog lacks `seen`."""
         moves = [head]
         with suppress(CorruptStore):
             for line in self._repo.refs.reflog(HEADS + self._branch):

@@ -225,9 +225,14 @@ class Tools:
         return self._run("grep", text=text, rev=rev, prefix=prefix, limit=min(max(limit, 1), MOST_PLACES))
 
     def branches(self, prefix: str = "", limit: int = 50) -> str:
-        """List the branches whose names begin with prefix, by their newest commits; * marks HEAD's."""
-        limit = min(max(limit, 1), MOST_PLACES)
-        return self._run("branch", prefix=prefix, limit=limit, verbose=True)
+        """List the branches whose names begin with prefix, by their newest commits; * marks HEAD's.
+
+        At most 200 of them.
+        """
+        most = min(max(limit, 1), MOST_PLACES)
+        lines = self._run("branch", prefix=prefix, limit=most + 1, verbose=True).splitlines(keepends=True)
+        more = ["… more branches: ask for a longer prefix\n"] if len(lines) > most else []
+        return "".join([*lines[:most], *more])
 
     def remember(self, name: str, text: str) -> str:
         """Keep a text under a name, such as users/ann/tea, in place of the text there.

@@ -88,13 +88,15 @@ local absent, equal = tonumber(ARGV[7]), tonumber(ARGV[8])
 local deletes, sets = tonumber(ARGV[9]), tonumber(ARGV[10])
 local at = 10
 
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local function now()
+    local time = redis.call('TIME')
+    return time[1] * 1000 + math.floor(time[2] / 1000)
+end
 
 local function remember(sign)
     if token == '' then return end
-    redis.call('ZREMRANGEBYSCORE', DONE, '-inf', now)
-    redis.call('ZADD', DONE, now + keep, token .. sign)
+    redis.call('ZREMRANGEBYSCORE', DONE, '-inf', now())
+    redis.call('ZADD', DONE, now() + keep, token .. sign)
 end
 
 -- This may be the second try of a client that lost the answer to its first.
@@ -179,9 +181,10 @@ flush('HSET')
 index('ZADD', deleted + 1, 0)
 if deletes + sets > 0 then
     remember('+')
+    local ends = ttl > 0 and now() + ttl  -- one moment, however slowly the server gets through this loop
     for number = 1, 19 do
-        if ttl > 0 then  -- all at one moment, however slowly the server gets through this loop
-            redis.call('PEXPIREAT', KEYS[number], now + ttl)
+        if ends then
+            redis.call('PEXPIREAT', KEYS[number], ends)
         else
             redis.call('PERSIST', KEYS[number])
         end
