@@ -225,6 +225,29 @@ def test_a_room_that_goes_beside_a_fork(verb: str, end: str) -> None:
     assert report.ok, str(report)
 
 
+def test_a_room_that_goes_again_and_again_beside_a_copy() -> None:
+    """The copy into the room is made again each time; it is no damage that objects were not there."""
+
+    class Overtaken(Memory):
+        left = 0
+
+        def transact(self, writes: Any, expected: Any) -> bool:
+            if self.left and any("/arrived/" in key for key in writes):
+                self.left -= 1
+                self.delete_many([key for key in expected if key.endswith("/gc")])  # as the room's deletion
+            return super().transact(writes, expected)
+
+    store = Overtaken()
+    repo = Repository(store)
+    theirs = commit(repo, "a", value=[1] * 5_000)
+    commit(repo, "b", own=1)
+    store.left = 5
+    repo.move_branch("b", theirs)
+    assert store.left == 0
+    assert state(repo, "b") == state(repo, "a")
+    assert Repository(store).fsck().ok
+
+
 @pytest.mark.slow
 def test_threads_share_a_repository() -> None:
     """Threads that make, merge, move and delete branches of rooms write each object where it belongs."""

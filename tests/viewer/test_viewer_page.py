@@ -116,6 +116,7 @@ def test_diff(look: Look, viewer: Viewer) -> None:
     page.keyboard.press("s")
     page.locator(".beside td.is-removed", has_text="second line").wait_for()
     page.goto(f"{viewer.base}/#/?rev=other&all=1")
+    content(page, "Changes of this commit")
     page.get_by_label("against").fill("main")
     page.get_by_label("against").press("Enter")
     page.locator(".changed-key", has_text="plan").wait_for()

@@ -27,7 +27,7 @@ from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import SWEEP, Refs
 from vstate.repo.objects import Objects
 from vstate.repo.rooms import Room, mark_of
-from vstate.repo.sweeps import arrival
+from vstate.repo.sweeps import Overtaken, arrival
 from vstate.repo.upkeep.damage import Loss
 from vstate.repo.upkeep.metadata import Metadata
 from vstate.repo.upkeep.salvage import Salvage
@@ -219,7 +219,7 @@ class Transfer:
             for key, value in {**ends, **rows}.items():
                 store.set(key, value)
         elif not store.transact({**rows, **ends, **arrived}, {SWEEP: self.sweep, **gone}):
-            raise CorruptObject(str(missing[0].oid), "gc has removed what it holds")
+            raise Overtaken(missing[0].oid)
         copied.arrived += arrived
         copied.objects += len(rows)
         copied.bytes += sum(map(len, rows.values()))

@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import partial
 from itertools import chain, takewhile
 
-from vstate.errors import CorruptObject, InvalidInput
+from vstate.errors import InvalidInput
 from vstate.kv.base import OBJECT_PREFIX, batches, batches_by_bytes
 from vstate.objects import tree
 from vstate.objects.canonical import encode_checked
@@ -32,7 +32,7 @@ from vstate.repo.objects import replaced_rows
 from vstate.repo.rooms import mark_of, prefix_of
 from vstate.repo.rules.labels import parse_labels
 from vstate.repo.runs import RECORD, STEP, RunInfo
-from vstate.repo.sweeps import arrival, retry_after_sweep, unfinished
+from vstate.repo.sweeps import Overtaken, arrival, retry_after_sweep, unfinished
 from vstate.repo.upkeep.gc import Sweep
 from vstate.repo.upkeep.reach import Marks, UpkeepProgress
 from vstate.repo.upkeep.selecting import Selection
@@ -313,7 +313,7 @@ class Rewrite:
     def write(self, made: NewObjects) -> None:
         """Write new objects: commits last, with the row that notes them until a ref leads to them.
 
-        CorruptObject if gc has swept meanwhile: it may have removed some of the objects.
+        Overtaken if gc has swept meanwhile: it may have removed some of the objects.
         """
         store, rows = self.room.store, self.room.objects.stored(made)
         commits = [oid for oid, new in made.items() if new.kind is COMMIT]
@@ -326,10 +326,7 @@ class Rewrite:
         arrived = arrival(store, made)
         self._arrived += arrived
         if not store.transact({**last, **arrived}, {SWEEP: self._sweep}):
-            raise self._swept()
-
-    def _swept(self) -> CorruptObject:
-        return CorruptObject(str(next(iter(self.new))), "gc has removed what it holds")
+            raise Overtaken(next(iter(self.new)))
 
     def move_refs(self) -> None:
         """Move all refs, reflogs and labels at once, also to commits that came meanwhile.
@@ -341,7 +338,7 @@ class Rewrite:
 
         def rows() -> Mapping[str, bytes | None]:
             if store.get(SWEEP) != self._sweep:
-                raise self._swept()
+                raise Overtaken(next(iter(self.new)))
             self.look()
             self.extend(self._late.update)
             moves = {key: row for each in self.rows_of_moves().values() for key, row in each.items()}
@@ -361,7 +358,7 @@ class Rewrite:
             old = {REF + ref: self._refs[ref].hex().encode()} if REF + ref in rows else {}
             if not self.room.store.transact(rows, {**old, SWEEP: self._sweep}):
                 if self.room.store.get(SWEEP) != self._sweep:
-                    raise self._swept()
+                    raise Overtaken(next(iter(self.new)))
                 return False
         return True
 
