@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 help:
 	@echo "make demo     run the example agent, kill it, resume it, and look at its store"
 	@echo "make quick    lint, types, layers and the quick tests, which need no server: half a minute"
-	@echo "make test     lint, types, layers and all tests: some eight minutes on two cores"
+	@echo "make test     lint, types, layers and all tests: some seven minutes on two cores"
 	@echo "make pythons  the quick tests on each Python of this machine, and values that each writes and each reads"
 	@echo "make lint     lint, types and layers alone"
 	@echo "make soak     all tests in their long form: a value of 2.2 GB, thousands of kills and power cuts; hours"

@@ -363,18 +363,21 @@ def test_edits(look: Look, tmp_path: Path, state: Versioned, serve: Serve) -> No
     state.create_branch("edit")
     viewer = serve(write=True)
     page = look(viewer, "key=plain", refused=True)
+
+    def edit(place: str, crumb: str) -> None:
+        page.goto(f"{viewer.base}/#/?{place}")
+        page.locator(".crumbs", has_text=crumb).wait_for()  # until then the page is at the last place
+        page.get_by_role("button", name="Edit this value").click()
+
     page.locator(".part", has_text="flag").wait_for()
     assert page.get_by_role("button", name="Edit this value").count() == 0
-    page.goto(f"{viewer.base}/#/?key=price&path=amount")
-    page.get_by_role("button", name="Edit this value").click()
+    edit("key=price&path=amount", "amount")
     page.get_by_role("dialog").get_by_text("holds an object").wait_for()
     page.get_by_role("button", name="cancel").click()
-    page.goto(f"{viewer.base}/#/?key=text")
-    page.get_by_role("button", name="Edit this value").click()
+    edit("key=text", "text")
     page.get_by_role("dialog").get_by_text("cannot keep the line ends").wait_for()
     page.get_by_role("button", name="cancel").click()
-    page.goto(f"{viewer.base}/#/?key=plain&path=flag")
-    page.get_by_role("button", name="Edit this value").click()
+    edit("key=plain&path=flag", "flag")
     see = page.get_by_role("button", name="see what changes")
     assert see.is_disabled()  # the value as it is
     page.get_by_label("bool").select_option("False")
@@ -384,8 +387,7 @@ def test_edits(look: Look, tmp_path: Path, state: Versioned, serve: Serve) -> No
     page.get_by_role("dialog").get_by_text("already").wait_for()
     assert page.get_by_label("bool").input_value() == "False"
     page.get_by_role("button", name="cancel").click()
-    page.goto(f"{viewer.base}/#/?key=plain&path=big")
-    page.get_by_role("button", name="Edit this value").click()
+    edit("key=plain&path=big", "big")
     page.get_by_label("int").fill(str(2**70 + 1))
     with Versioned(Disk(tmp_path / "store")) as state:  # the page follows, and the form stays
         state["other"] = 1
