@@ -200,7 +200,7 @@ def test_writes_before_their_checkpoint_outlive_a_rewrite(
     step(saver, 2, {"a": 2}, named("u"))
 
     def fill(name: str, *numbers: int) -> None:
-        """Add steps until a cold read no longer reads what was there before."""
+        """Add steps, so long that a new saver reads these, and not the steps before them."""
         for number in range(*numbers):
             step(saver, number, {"a": random.Random(number).randbytes(SEGMENT_BYTES).hex()}, named(name))
 

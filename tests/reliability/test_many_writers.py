@@ -9,10 +9,10 @@ from scripts import LONGEST, Record, gc_figures, run_script
 from soak import sized
 
 PROCESSES = sized(4, 8)
-COMMITS = sized(150, 10_000)
-LEAST_SHARE = 0.05
+COMMITS = sized(300, 20_000)
+LEAST_SHARE = 0.1
 
-SECONDS = sized(3, 1800)
+SECONDS = sized(5, 1800)
 SECONDS_IN_THREADS = sized(3, 300)
 WRITERS = 3
 
@@ -31,7 +31,7 @@ def test_writers_beside_gc(tmp_path: Path, record: Record) -> None:
     """While a process collects garbage all the time, others find all their writes, and no reference dangles
     at the end.
 
-    For 3 s, or half an hour with VSTATE_SOAK set.
+    For 5 s, or half an hour with VSTATE_SOAK set.
     """
     result = run_script("beside_gc.py", WRITERS, SECONDS, tmp_path)
     assert result["gc"] > 5

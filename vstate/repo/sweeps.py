@@ -46,7 +46,7 @@ _Core = TypeVar("_Core", bound=Swept)
 
 
 class Overtaken(CorruptObject):
-    """A sweep came before a transaction that relies on objects: what was found holds no longer."""
+    """A transaction was not made: a sweep may have removed objects that it relies on. This is no damage."""
 
     def __init__(self, oid: ObjectId) -> None:
         super().__init__(str(oid), "gc has removed what it holds")
@@ -79,10 +79,7 @@ def retry_after_sweep(core: Swept, call: Callable[[], _T], given: Iterable[Any] 
 
 
 def _missing(error: CorruptObject) -> str | None:
-    """The id of the object that a call missed; None if it was overtaken.
-
-    Marks cannot tell that: a room that goes again and again has none, before a call and after it.
-    """
+    """The id of the object that a call missed; None if no object was missing."""
     return None if isinstance(error, Overtaken) else error.id
 
 

@@ -223,17 +223,13 @@ class Watch(Uncopied):
         return bool(self._ahead)
 
     def _course(self, seen: Commit | None, head: ObjectId) -> list[ObjectId] | None:
-        """The commits of the branch from `seen` up to its head, by parents or by its reflog; None if neither
-        leads there.
-        """
+        """The commits from `seen` up to the head, by parents or the reflog; None if neither leads there."""
         between = self._way(seen, head)
-        moves = None if between is not None or seen is None else self._moves(seen, head)
-        if moves is None:
-            return between
-        between = []
-        for oid in moves:
-            between += self._way(seen, oid) or [oid]
-            seen = self._repo.objects.commit(oid)
+        if between is None and seen is not None and (moves := self._moves(seen, head)) is not None:
+            between = []
+            for oid in moves:
+                between += self._way(seen, oid) or [oid]
+                seen = self._repo.objects.commit(oid)
         return between
 
     def _way(self, seen: Commit | None, to: ObjectId) -> list[ObjectId] | None:

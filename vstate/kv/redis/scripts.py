@@ -95,8 +95,9 @@ end
 
 local function remember(sign)
     if token == '' then return end
-    redis.call('ZREMRANGEBYSCORE', DONE, '-inf', now())
-    redis.call('ZADD', DONE, now() + keep, token .. sign)
+    local time = now()
+    redis.call('ZREMRANGEBYSCORE', DONE, '-inf', time)
+    redis.call('ZADD', DONE, time + keep, token .. sign)
 end
 
 -- This may be the second try of a client that lost the answer to its first.
