@@ -166,6 +166,7 @@ def _of_langgraph(directory: Path, stack: ExitStack) -> dict[str, Callable[[], o
     cold: list[Any] = [{"configurable": {"thread_id": f"cold {n}", "checkpoint_ns": ""}} for n in range(3)]
     for each in cold:
         saver.put(each, checkpoint(5), {"source": "loop", "step": 5}, {"messages": 5, "step": 5})
+    numbers = itertools.count(10)
     for number in range(1, 10):
         config = put(number)
         saver.put_writes(config, [("messages", "w")], f"t{number}")
@@ -173,8 +174,8 @@ def _of_langgraph(directory: Path, stack: ExitStack) -> dict[str, Callable[[], o
     other = stack.enter_context(VstateSaver(directory / "threads"))
     other.get_tuple(cold.pop())
     return {
-        "put": lambda: put(10),
-        "put_writes": lambda: saver.put_writes(config, [("messages", "w")], "t99"),
+        "put": lambda: put(next(numbers)),
+        "put_writes": lambda: saver.put_writes(config, [("messages", "w")], f"t{next(numbers)}"),
         "get": lambda: saver.get_tuple(newest),
         "first": lambda: other.get_tuple(cold.pop()),
     }
@@ -185,9 +186,7 @@ def ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Way]:
     with operations(tmp_path_factory.mktemp("calls")) as found:
         ways = {name: way_of(operation) for name, operation in found.items()}
         for name, way in ways.items():
-            if (
-                way.count[0] > LIMITS[name][0] + CHANCE
-            ):  # one commit of 256 also writes a segment of the graph
+            if way.count[0] > LIMITS[name][0] + CHANCE:  # one commit of 256 writes a segment of the graph too
                 ways[name] = way_of(found[name])
     return ways
 

@@ -100,4 +100,5 @@ def cluster_client(cluster_url: str) -> Iterator[RedisCluster]:
 
     client = RedisCluster.from_url(cluster_url.replace("+cluster", ""), protocol=3)
     yield client
-    client.close()
+    for node in client.get_nodes():
+        node.redis_connection.connection_pool.close()  # which `close` of the client leaves open

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import threading
@@ -65,6 +66,20 @@ def test_a_key_moved_elsewhere(own_cluster: str) -> None:
                 hasty.get("a")
             node.execute_command("CLUSTER ADDSLOTS", slot)
             assert store.get("a") == b"1"
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs /dev/fd")
+def test_a_closed_store_has_no_connection(cluster_url: str) -> None:
+    """Not one of the driver's own client either, which would leave it to the garbage collector."""
+    gc.disable()
+    try:
+        before = os.listdir("/dev/fd")
+        with Redis(cluster_url) as store:
+            store.set("a", b"1")
+            assert len(os.listdir("/dev/fd")) > len(before)
+        assert len(os.listdir("/dev/fd")) == len(before)
+    finally:
+        gc.enable()
 
 
 # Large and many

@@ -120,11 +120,9 @@ class Connections(Pool[Any]):
     def close(self) -> None:
         super().close()
         if self._own and self._client is not None:
-            with suppress(Exception):  # a client that cannot be closed is of no more use
-                self._client.close()
-            for sentinel in self._sentinels():
-                with suppress(Exception):
-                    sentinel.close()
+            for each in (self._client, *self._sentinels(), *self._pools_of_nodes()):
+                with suppress(Exception):  # one that cannot be closed is of no more use
+                    each.close()
 
     def found_primary(self) -> bool:
         """Ask the nodes of the cluster, or the sentinels, for the primary; whether one of them knows it.
@@ -144,6 +142,11 @@ class Connections(Pool[Any]):
     def _sentinels(self) -> list[Any]:
         manager = self._client.connection_pool.sentinel_manager if self._address.service else None
         return list(manager.sentinels) if manager else []
+
+    def _pools_of_nodes(self) -> list[Any]:
+        """The pools of a client for a cluster, which its `close` leaves open."""
+        nodes = self._client.nodes_manager.nodes_cache.values() if self._address.clustered else ()
+        return [node.redis_connection.connection_pool for node in nodes if node.redis_connection]
 
     def _is_known_to(self, sentinel: Any) -> bool:
         try:
