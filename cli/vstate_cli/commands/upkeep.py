@@ -78,10 +78,10 @@ def gc(
 ) -> None:
     """Remove objects that no ref and no recent reflog line reaches.
 
-    First it carries out the rules of `vstate keep`, removes the branches that were idle for longer than their
-    `ttl`, and with --keep-last or --keep-since cuts off the history of each BRANCH. Older commits go unless
-    another ref reaches them, and `vstate log` shows where the history ends. Other programs can use the store
-    meanwhile. A store on the disk then gives the room back to the system.
+    First it carries out the rules of `vstate keep`, and with --keep-last or --keep-since cuts off the history
+    of each BRANCH. Older commits go unless another ref reaches them, and `vstate log` shows where the history
+    ends. Other programs can use the store meanwhile. A store on the disk then gives the room back to the
+    system.
 
     With --seconds, gc collects one room after the other, such as the threads of a service: run it often, and
     each run is short.
