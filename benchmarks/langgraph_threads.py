@@ -39,7 +39,7 @@ GET_OBJECTS = "LangGraph, 500 messages of LangChain, disk: get the newest again"
 TURNS = 200
 LENGTH = 2000
 IN_SQLITE = "500 steps of a chat, beside `SqliteSaver`"
-WITH_DELTA = f"{TURNS} turns of a graph with `DeltaChannel`, beside `SqliteSaver`"
+WITH_DELTA = f"{TURNS} turns of a graph with `DeltaChannel`, beside `SqliteSaver`; processor time of a turn"
 
 FILTERED = "LangGraph, 3,000 threads, disk: list the 10 checkpoints of a user"
 
