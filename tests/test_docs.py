@@ -297,6 +297,15 @@ def test_the_pages_for_one_task(page: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_programs_of_the_concepts(tmp_path: Path) -> None:
+    """The blocks are one program on one state, but for the watches, which never end."""
+    blocks = [text for language, text in BLOCK.findall(text_of("docs/concepts.md")) if language == "python"]
+    program = ["import vstate; state = vstate.Versioned('store'); state['code'] = 1; state.commit()"]
+    program += [re.sub(r"^ +async for .*", "", text, flags=re.M) for text in blocks if text[:4] != "for "]
+    assert run(tmp_path, "-W", "error", "-c", "\n".join(program)).endswith("\ngreet\n")
+
+
+@pytest.mark.slow
 def test_the_web_service(tmp_path: Path) -> None:
     """Two workers serve requests of one user at once, none is lost, also when the service is killed."""
     (text,) = (text for kind, text in BLOCK.findall(text_of("docs/web-service.md")) if kind == "python")
