@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(LONGEST)
 
 
 def test_processes_that_count(tmp_path: Path, record: Record) -> None:
-    """Processes that `update` one key lose no increment, and each has a share of the commits."""
+    """Processes that `apply` to one key lose no increment, and each has a share of the commits."""
     result = run_script("counters.py", PROCESSES, COMMITS, 10 * COMMITS, tmp_path)
     assert result["counter"] == result["commits"] >= PROCESSES * COMMITS
     assert result["share"] >= LEAST_SHARE, result

@@ -51,7 +51,7 @@ def proxied(server_url: str) -> Iterator[tuple[Proxy, str]]:
 
 
 def test_processes_that_count(server_url: str, record: Record) -> None:
-    """Processes that `update` one key of one branch lose no increment."""
+    """Processes that `apply` to one key of one branch lose no increment."""
     commits = COMMITS[kind_of(server_url)]
     result = run_script("counters.py", PROCESSES, commits, commits, server_url)
     assert result["counter"] == result["commits"] == PROCESSES * commits
