@@ -179,17 +179,6 @@ def require_plain(role: str, function: object) -> None:
         raise _not_plain(role)
 
 
-def takes_one(function: Callable[..., object]) -> bool:
-    """Whether the function can be called with one argument."""
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError:
-        return False
-    except ValueError:  # a builtin without a signature
-        pass
-    return True
-
-
 def _not_plain(role: str) -> TypeError:
     return TypeError(f"{role} must be a plain function, not async or a generator")
 

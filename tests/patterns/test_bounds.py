@@ -379,11 +379,6 @@ def test_a_hook_is_called_once_a_commit_with_its_state(kind: Any) -> None:
     state.apply(lambda inner: inner.update({"a": 4}))
     assert [each is state for each in given] == [True, True, True, False, False]
     assert given[3] is given[4] is inner
-    old = list[int]()
-    with pytest.warns(DeprecationWarning, match="give the function an argument") as told:
-        state.before_commit(lambda: old.append(1))  # works for one release
-    state.commit()
-    assert (old, told[0].filename) == ([1], __file__)
 
 
 def test_what_a_hook_changes_is_in_the_commit() -> None:

@@ -256,16 +256,6 @@ def test_an_update_does_not_depend_on_the_keys_that_pickling_reads() -> None:
     assert Versioned(state.store)["seen"] == 1
 
 
-@pytest.mark.parametrize("kind", [Versioned, Live])
-def test_update_with_a_function_works_for_one_release(kind: type[Versioned | Live]):
-    """The old name of `apply` commits too, and tells its new name at the line that calls it."""
-    state = kind()
-    with pytest.warns(DeprecationWarning, match=r"now state\.apply\(function\)") as told:
-        made = state.update(lambda now: now.update(n=1), message="old")  # type: ignore[func-returns-value]
-    assert (state["n"], told[0].filename) == (1, __file__)
-    assert kind is Live or made.message == "old"
-
-
 def test_its_function_may_wait_for_its_own_threads() -> None:
     """Workers that it starts read and write the state while it runs."""
     state, _ = start(n=1)

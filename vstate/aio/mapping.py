@@ -8,7 +8,6 @@ from functools import partial, wraps
 from itertools import islice
 from threading import Lock
 from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Self, TypeVar
-from warnings import warn
 
 from vstate import state as sync
 from vstate.aio.workers import Workers
@@ -17,7 +16,7 @@ from vstate.errors import InvalidInput
 from vstate.objects.commit import Commit, Event
 from vstate.repo.compare.diff import Change
 from vstate.repo.core import Revision
-from vstate.state.base import ATTEMPTS, FUNCTION_TO_UPDATE, Message, ReadableState, State, handle_of
+from vstate.state.base import ATTEMPTS, Message, ReadableState, State, handle_of
 from vstate.state.handle import Handle
 from vstate.state.moving import go_to_newest
 from vstate.state.slots import ABSENT
@@ -233,13 +232,7 @@ class Writing(Reading[_W]):
         )
 
     async def update(self, other: Any = (), /, **values: Any) -> None:
-        """Set the items of a mapping or of pairs, as a dict does.
-
-        For one release a function works as in `apply`, with a DeprecationWarning.
-        """
-        if callable(other) and not hasattr(other, "keys"):
-            warn(FUNCTION_TO_UPDATE, DeprecationWarning, stacklevel=2)
-            return await self.apply(other, **values)  # type: ignore[return-value]
+        """Set the items of a mapping or of pairs, as a dict does."""
         await self._run(lambda handle: handle.update(other, **values))
 
     async def update_and_report(

@@ -45,8 +45,6 @@ _DIGITS = 12  # of the position of a segment's first record
 _NUMBER = re.compile(f"[0-9]{{{_DIGITS}}}")
 
 
-_WEIGHED_EVERY = 16  # journals that were made: to count the bytes takes longer than to make one
-
 FIRST_SEGMENTS = 4
 """So many segments, the newest ones, are read first into an index that may begin there."""
 
@@ -629,34 +627,24 @@ class Journals(Generic[I]):
     ) -> None:
         """`make` makes the journal of a branch. So many stay in memory, with so many bytes of records.
 
-        The bytes are counted now and then. The journal that was used last always stays.
+        The bytes are counted with each new journal. The journal that was used last always stays.
         """
         self._make = make
         self._most = most
         self._most_bytes = most_bytes
         self._lock = new_lock()
         self._used: OrderedDict[str, Journal[I]] = OrderedDict()
-        self._made = 0
 
     def __getitem__(self, branch: str) -> Journal[I]:
         with self._lock:
             journal = self._used.get(branch)
             if journal is None:
                 journal = self._used[branch] = self._make(branch)
-                while len(self._used) > self._most:
-                    self._used.popitem(last=False)
-                self._made += 1
-                if self._made % _WEIGHED_EVERY == 0 or len(self._used) <= _WEIGHED_EVERY:
-                    self._weigh()
+                size = sum(map(_SIZE, self._used.values()))
+                while len(self._used) > self._most or (size > self._most_bytes and len(self._used) > 1):
+                    size -= self._used.popitem(last=False)[1].size
             self._used.move_to_end(branch)
             return journal
-
-    def _weigh(self) -> None:
-        """Let go of journals, down to the bytes that may stay."""
-        size = sum(map(_SIZE, self._used.values()))
-        while size > self._most_bytes and len(self._used) > 1:
-            _, oldest = self._used.popitem(last=False)
-            size -= oldest.size
 
     def drop(self, branch: str) -> None:
         """Free the memory of the branch's journal."""

@@ -350,18 +350,14 @@ class Repository(Core):
         """The move that `undo` would make."""
         from vstate.repo.names.undo import find_undo
 
-        if seen is not None:
-            self.require_at(branch, seen)
-        return find_undo(self.objects, self.refs, branch, seen or self.branch(branch), steps)
+        return find_undo(self.objects, self.refs, branch, self.branch_at(branch, seen), steps)
 
     @retries_after_sweep
     def find_redo(self, branch: str, *, seen: Commit | None = None) -> Undo:
         """The move that `redo` would make."""
         from vstate.repo.names.undo import find_redo
 
-        if seen is not None:
-            self.require_at(branch, seen)
-        return find_redo(self.objects, self.refs, branch, seen or self.branch(branch))
+        return find_redo(self.objects, self.refs, branch, self.branch_at(branch, seen))
 
     @retries_after_sweep
     def carry_out(self, found: Undo) -> Commit:

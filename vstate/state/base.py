@@ -20,10 +20,9 @@ from functools import partial
 from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Protocol
-from warnings import warn
 from weakref import ref
 
-from vstate.arguments import called, check_several, check_text, require_plain, takes_one
+from vstate.arguments import called, check_several, check_text, require_plain
 from vstate.errors import InvalidInput, KeyNotFound, NotVersioned, VStateError
 from vstate.forks import Uncopied, is_mine, new_lock
 from vstate.objects import expiry
@@ -44,9 +43,6 @@ ATTEMPTS: Final = 100
 
 Message = str | Callable[[Any], str]
 """The message of an update's commit, or a function that makes it from the result of the update's function."""
-
-FUNCTION_TO_UPDATE: Final = "state.update(function) is now state.apply(function); update takes a mapping"
-_WITHOUT_A_STATE: Final = "before_commit calls its function with the state: give the function an argument"
 
 _SHOWN = 20
 _COMPLETED = 10_000  # keys that a shell completes
@@ -74,9 +70,6 @@ class Hooks:
         require_plain("the function of before_commit", function)
         # Its own object, so that the same function can be given twice.
         once = partial(function, state)
-        if not takes_one(function):
-            warn(_WITHOUT_A_STATE, DeprecationWarning, stacklevel=3)
-            once = partial(function)
         self.functions = (*self.functions, once)
 
         def remove() -> None:
@@ -360,8 +353,7 @@ class State(ReadableState, MutableMapping[str, Any]):
         after an interruption. Its exception stops the commit, and everything is still staged. It cannot
         commit nor move the branch. No other thread can write to the state meanwhile, and no other program can
         move the files of its Workspace, so it should not wait for one; a program that waits for the files
-        gives up after a minute. For one release a function without arguments works too, with a
-        DeprecationWarning.
+        gives up after a minute.
         """
         return self._handle.hooks.add(hook, self)
 
@@ -385,16 +377,6 @@ class State(ReadableState, MutableMapping[str, Any]):
         `message` may be a function, which makes the message from the function's result.
         """
         return self.root._update(partial(function, self), attempts=attempts, message=message, **info)
-
-    def update(self, other: Any = (), /, **values: Any) -> None:
-        """Set the items of a mapping or of pairs, as a dict does.
-
-        For one release a function works as in `apply`, with a DeprecationWarning.
-        """
-        if callable(other) and not hasattr(other, "keys"):
-            warn(FUNCTION_TO_UPDATE, DeprecationWarning, stacklevel=2)
-            return self.root._update(partial(other, self), **values)  # type: ignore[return-value]
-        super().update(other, **values)
 
     def clear(self) -> None:
         """Delete every key."""
