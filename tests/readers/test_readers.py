@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import pytest
 from click.testing import CliRunner
@@ -296,6 +296,40 @@ def test_a_thread_of_langgraph_reads_step_by_step(tmp_path: Path) -> None:
         "step 3, end · assistant: “from below”",
     }
     assert {"left", "messages", "checkpoint", "sub/messages"} <= {*keys}
+
+
+def test_a_delta_channel_reads_as_the_value_that_a_step_stored(tmp_path: Path) -> None:
+    """It is a chat or a list, and a search finds each part. A join that waits for nothing more is next."""
+    channels = pytest.importorskip("langgraph.channels")
+    graph = pytest.importorskip("langgraph.graph")
+    from langchain_core.messages import HumanMessage
+
+    from vstate.integrations.langgraph import VstateSaver
+
+    def added(old: list[Any], writes: list[list[Any]]) -> list[Any]:
+        return [*old, *chain.from_iterable(writes)]
+
+    whole = Annotated[list, channels.DeltaChannel(added, list, snapshot_frequency=1)]
+    builder = graph.StateGraph(TypedDict("State", {"messages": whole, "log": whole}))
+    for name in "abc":
+        builder.add_node(name, lambda state: {"messages": [HumanMessage("hi")], "log": ["at", "the", "tea"]})
+    builder.add_edge(graph.START, "a")
+    builder.add_edge(graph.START, "b")
+    builder.add_edge(["a", "b"], "c")
+    path, config = str(tmp_path / "s"), {"configurable": {"thread_id": "ann"}}
+    with VstateSaver(path) as saver:
+        builder.compile(checkpointer=saver, interrupt_before=["c"]).invoke({"log": []}, config)
+        waits = Shown(saver.repo).resolve("threads/ann").message
+        builder.compile(checkpointer=saver).invoke(None, config)
+
+    def told(*words: str) -> str:
+        return CliRunner().invoke(cli, [*words, "--store", path]).stdout
+
+    assert waits == "step 1, next: c"
+    assert told("show", "threads/ann", "log") == f"{['at', 'the', 'tea'] * 3}\n"
+    assert told("show", "threads/ann", "messages").startswith("3 messages\n[0] user  hi\n")
+    assert "step 2, end · user: “hi”" in told("log", "threads/ann")
+    assert told("grep", "the", "threads/ann").count("log [") == 3
 
 
 class Far(Counting):

@@ -296,6 +296,33 @@ def test_a_forged_pickle_changes_no_other_value() -> None:
     pair = pickle.dumps(("msgpack", content), 3)[:-1]
     read(pair + b"}X\4\0\0\0textK\7sb.")
     assert repr(read(pair + b".")) == "app.Message(text='honest')"
+    snapshot = msgpack.packb(msgpack.ExtType(7, msgpack.packb(["honest"])))
+    pair = pickle.dumps(("msgpack", snapshot), 3)[:-1]
+    assert read(pair + b"Na.") == ["honest", None]
+    assert read(pair + b".") == ["honest"]
+
+
+@pytest.mark.parametrize(
+    ("code", "content", "shown"),
+    [
+        (0, ["builtins", "set", ["a", "b"]], "builtins.set(['a', 'b'])"),
+        (0, ["app", "Kind", {"a": 1}], "app.Kind({'a': 1})"),
+        (0, ["app", "Kind", 1, 2, 3], "msgpack.ExtType(0, ['app', 'Kind', 1, 2, 3])"),
+        (1, ["datetime", "date", [2024, 5, 1]], "datetime.date(2024, 5, 1)"),
+        (2, ["app", "Plan", {"goal": "x"}], "app.Plan(goal='x')"),
+        (3, ["datetime", "time", "01:02", "fromisoformat"], "datetime.time('01:02')"),
+        (4, ["app", "Old", {"a": 1}], "app.Old(a=1)"),
+        (5, ["app", "Root", [1, 2], "model_validate_json"], "app.Root([1, 2])"),
+        (6, ["<i2", [2], "C", b"\1\0\2\0"], "numpy.ndarray(dtype='int16', shape=(2,), data=[1, 2])"),
+        (6, ["|O", [1], "C", b"x"], "msgpack.ExtType(6, ['|O', [1], 'C', b'x'])"),
+        (7, ["password", "is", "hunter2", "too"], "['password', 'is', 'hunter2', 'too']"),
+        (8, ["password", "is", "hunter2", "too"], "msgpack.ExtType(8, ['password', 'is', 'hunter2', 'too'])"),
+    ],
+)
+def test_an_extension_is_shown_as_its_code_means_it(code: int, content: list[object], shown: str) -> None:
+    """The codes are those of LangGraph's serializer. An unknown one keeps all that it has."""
+    data = msgpack.packb(msgpack.ExtType(code, msgpack.packb(content)))
+    assert repr(read(pickle.dumps(("msgpack", data)))) == shown
 
 
 def test_a_call_is_shown_as_not_made() -> None:

@@ -88,7 +88,7 @@ class _Parts:
         value = saved.values[channel]
         if value.grown.length > INSPECT_BYTES:
             raise InvalidInput(f"the channel {channel!r} has {value.grown.length:,} bytes: too many to show")
-        return Serialized(value.form, self.heap.value(value.grown))
+        return Serialized(value.form, self.heap.value(value.grown)).unwrapped
 
 
 def _part(records: Iterable[Record]) -> _Part:

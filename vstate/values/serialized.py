@@ -2,17 +2,19 @@
 
 A pair `("msgpack", data)` or `("utf-8", data)` is data that a program got from the serializer of its
 framework, and gives back to it. For display, the data is read here; no code of a class runs. An extension
-whose content is `[module, name, content, …]` stands for an object, and is shown as a record.
+is shown as its code means it in LangGraph's serializer: as an object, an array or a whole value.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgpack
 
+from vstate.values.arrays import array_from_buffer
 from vstate.values.budget import Budget, InertError, Limits
 from vstate.values.instance import Instance
 
@@ -27,12 +29,22 @@ _ARRAY_HEADS: Final = frozenset(bytes([head]) for head in _ARRAYS)
 _LIST_OF_ONE: Final = b"\x91"
 _MAPS: Final = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
 
+# The codes of LangGraph's serializer. The content of 0 to 5 is `[module, name, argument]`, or with a method.
+_ARGUMENTS, _FIELDS, _ARRAY, _SNAPSHOT = 1, (2, 4, 5), 6, 7
+_SNAPSHOT_HEAD: Final = re.compile(rb"(?:[\xd4-\xd8]|\xc7.|\xc8..|\xc9....)\x07", re.DOTALL)
+
 
 class Serialized(NamedTuple):
     """Data of another serializer: the name of its form, and the data."""
 
     kind: str
     data: bytes
+
+    @property
+    def unwrapped(self) -> Serialized:
+        """The value in a snapshot of a delta channel; itself if it is none."""
+        head = _SNAPSHOT_HEAD.match(self.data) if self.kind == "msgpack" else None
+        return self._replace(data=self.data[head.end() :]) if head else self
 
     @property
     def is_unknown(self) -> bool:
@@ -101,9 +113,9 @@ def _values(data: bytes, budget: Budget, depth: int) -> list[object]:
         return found
 
     def extension(code: int, content: bytes) -> object:
-        if depth == 0 and len(content) <= _SHORT:
+        if depth == 0 and len(content) <= _SHORT and code != _SNAPSHOT:
             return _short(code, content)
-        return _object(code, _values(content, budget, depth + 1))
+        return _object(code, _values(content, budget, depth + 1), budget)
 
     # First without making anything: an array allocates room for as many items as it claims.
     unpacker = msgpack.Unpacker(max_buffer_size=len(data))
@@ -119,20 +131,27 @@ def _values(data: bytes, budget: Budget, depth: int) -> list[object]:
     return [unpacker.unpack() for _ in range(count)]
 
 
-def _object(code: int, inside: list[object]) -> Instance:
-    """The object of an extension with these values inside."""
-    if len(inside) == 1:
-        match inside[0]:
-            case [str(module), str(name), dict(fields), *_] if all(type(key) is str for key in fields):
-                return Instance(f"{module}.{name}", fields={str(key): fields[key] for key in fields})
-            case [str(module), str(name), list(args), *_]:
-                return Instance(f"{module}.{name}", args=tuple(args))
-            case [str(module), str(name), argument, *_]:
-                return Instance(f"{module}.{name}", args=(argument,))
+def _object(code: int, inside: list[object], budget: Budget) -> object:
+    """The value of an extension with these values inside; as it is, if its meaning is unknown."""
+    match inside:
+        case [[str(module), str(name), argument, *method]] if code in range(_ARRAY) and len(method) < 2:
+            made = Instance(f"{module}.{name}", args=(argument,))
+            if code == _ARGUMENTS and isinstance(argument, list):
+                made.args = tuple(argument)
+            elif code in _FIELDS and isinstance(argument, dict) and all(type(key) is str for key in argument):
+                made.fields, made.args = argument, ()
+            return made
+        case [[str(dtype), list(shape), str(order), bytes(data)]] if code == _ARRAY:
+            kind = Instance("numpy.dtype", args=(dtype[1:],), state=(3, dtype[:1]))
+            if array := array_from_buffer((data, kind, tuple(shape), order), budget):
+                return array
+        case [value] if code == _SNAPSHOT:
+            return value
     return Instance("msgpack.ExtType", args=(code, *inside))
 
 
 @lru_cache(1024)  # of at most 130 KB each, if somebody forged them
-def _short(code: int, content: bytes) -> Instance:
+def _short(code: int, content: bytes) -> object:
     """The same of a short content: the versions of a chat share their messages."""
-    return _object(code, _values(content, Budget(Limits()), 1))
+    budget = Budget(Limits())
+    return _object(code, _values(content, budget, 1), budget)
