@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from itertools import chain, product
 from pathlib import Path
 from random import Random
@@ -24,7 +25,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Overwrite
+from langgraph.types import Command, Overwrite, interrupt
 from test_langgraph_saver import Secret, named
 
 from vstate import Memory, NotFound
@@ -342,3 +343,40 @@ def test_an_export_has_what_its_checkpoints_are_computed_from(side: Side, tmp_pa
     assert [each for each in found[""] if each[1]] == mine[""]
     assert [each for each in found["sub"] if each[1]] == mine["sub"]
     connection.close()
+
+
+@pytest.mark.parametrize("delta", [True, False], ids=["delta", "whole"])
+def test_an_exported_thread_goes_on_in_langgraphs_saver_and_comes_back(delta: bool, tmp_path: Path) -> None:
+    """Each saver answers the question that the one before left open, as one saver alone does."""
+    whole = Annotated[list, DeltaChannel(added, list, snapshot_frequency=3) if delta else operator.add]
+    builder = StateGraph(TypedDict("State", {"log": whole, "first": str}))
+    builder.add_node("say", lambda state: {"log": [f"said {len(state['log'])}"], "first": state["log"][0]})
+    builder.add_node("ask", lambda state: {"log": [interrupt("more?")]})
+    builder.add_edge(START, "say")
+    builder.add_edge(START, "ask")
+
+    def history(saver: Any) -> list[Any]:
+        states = builder.compile(checkpointer=saver).get_state_history(named())
+        return [(each.values, each.next, [asked.value for asked in each.interrupts]) for each in states]
+
+    def go_on(saver: Any, text: str) -> None:
+        compiled = builder.compile(checkpointer=saver)
+        if compiled.get_state(named()).next:
+            compiled.invoke(Command(resume=f"answer {text}"), named())
+        compiled.invoke({"log": [text]}, named())
+
+    truth, ours, again = InMemorySaver(), VstateSaver(Memory()), VstateSaver(Memory())
+    for text in RUNS:
+        go_on(truth, text)
+    go_on(ours, "one")
+    go_on(ours, "two")
+    file = tmp_path / "back.sqlite"
+    tables.write_sqlite(ours.repo, file)
+    with closing(sqlite3.connect(file, check_same_thread=False)) as connection:
+        go_on(SqliteSaver(connection), "three")
+    for saver in (ours, again):
+        before = len(list(saver.list(named())))
+        report = tables.take_sqlite(saver.repo, file)
+        assert (report.written, report.left_out) == (report.checkpoints - before, ())
+        go_on(saver, "four")
+        assert history(saver) == history(truth)

@@ -23,6 +23,7 @@ from vstate import CorruptObject, InvalidInput, Memory, NotFound
 from vstate.integrations.langgraph import VstateSaver, tables
 
 SERDE = JsonPlusSerializer()
+VERSION = f"{1:032}.0.5"
 TABLES = """
 CREATE TABLE checkpoints (thread_id TEXT, checkpoint_ns TEXT, checkpoint_id TEXT, parent_checkpoint_id TEXT,
     type TEXT, checkpoint BLOB, metadata BLOB, PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id));
@@ -55,7 +56,10 @@ class Source:
                 **empty_checkpoint(),
                 "id": f"{step:08}",
                 "channel_values": {"messages": [*messages], "none": None, "raw": b"\xc1", "text": "é"},
-                "channel_versions": {"messages": step + 1, "none": 1, "raw": 1, "text": 1},
+                "channel_versions": {
+                    "messages": f"{step + 1:032}.0.5",
+                    **dict.fromkeys(["none", "raw", "text"], VERSION),
+                },
             }
             metadata = {"source": "loop", "step": step, "parents": {}}
             self.row(thread, checkpoint["id"], parent, *SERDE.dumps_typed(checkpoint), json.dumps(metadata))
@@ -292,10 +296,10 @@ def test_the_values_of_every_form_go_into_a_checkpoint(tmp_path: Path) -> None:
     checkpoint: Any = {
         **empty_checkpoint(),
         "channel_values": values,
-        "channel_versions": dict.fromkeys(values, 1),
+        "channel_versions": dict.fromkeys(values, VERSION),
     }
     config: Any = {"configurable": {"thread_id": "plain", "checkpoint_ns": ""}}
-    saver.put(config, checkpoint, {"source": "input", "step": -1}, dict.fromkeys(values, 1))
+    saver.put(config, checkpoint, {"source": "input", "step": -1}, dict.fromkeys(values, VERSION))
     secret = VstateSaver(saver.repo.store, serde=Secret())
     config = {"configurable": {"thread_id": "secret", "checkpoint_ns": ""}}
     secret.put(config, checkpoint, {"source": "input", "step": -1}, {})

@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,8 @@ from vstate.repo.names.refs import unquote_ref
 from vstate.repo.repository import Repository
 
 _FORM: Final = "msgpack"
+_PACKED: Final = {"null", "bytes", "bytearray"}
+_VERSIONS: Final = {"channel_versions", "versions_seen"}
 
 _TABLES: Final = (
     "CREATE TABLE IF NOT EXISTS checkpoints ("
@@ -57,12 +59,8 @@ class ThreadsReport:
     left_out: tuple[tuple[str, str], ...]
 
 
-class _Refusal(Exception):
-    """A checkpoint that cannot be moved, and why."""
-
-
-_Opened = tuple[Any, bytes, dict[str, Pair], dict[str, Any]]
-"""The metadata of a checkpoint, its bytes without the values of its channels, these, and their versions."""
+_Opened = tuple[Any, bytes, dict[str, Pair]]
+"""The metadata of a checkpoint, its bytes without the values of its channels, and these."""
 
 
 class _Row(NamedTuple):
@@ -142,7 +140,7 @@ def _take(repo: Repository, source: _Tables, prefix: str, progress: Progress) ->
         for id, make in source.checkpoints(thread_id):
             try:
                 row = make()
-            except (_Refusal, ValueError, TypeError, OverflowError, RecursionError) as error:
+            except (ValueError, TypeError, OverflowError, RecursionError) as error:
                 left_out.append((f"{thread_id} {id}", str(error)))
                 continue
             rows.append((row, _append(journal, row)))
@@ -155,11 +153,13 @@ def _take(repo: Repository, source: _Tables, prefix: str, progress: Progress) ->
 
 
 def _append(journal: Journal[Thread], row: _Row) -> bool:
-    """Commit the checkpoint and its writes, if they are not there; whether they were not."""
+    """Commit the checkpoint and its writes, if they are not there; whether the checkpoint was not."""
+    is_new = False
 
     def plan(thread: Thread) -> list[Record]:
+        nonlocal is_new
         records: list[Record] = []
-        if thread.find(row.ns, row.id) is None:
+        if is_new := thread.find(row.ns, row.id) is None:
             records += thread.record(
                 row.ns,
                 row.id,
@@ -175,7 +175,8 @@ def _append(journal: Journal[Thread], row: _Row) -> bool:
                 records.append(writes_record(row.ns, row.id, path, task, [(place, channel, value)]))
         return records
 
-    return journal.append(plan, message=row.message, fresh=True) is not None
+    journal.append(plan, message=row.message, fresh=True)
+    return is_new
 
 
 def _read_back(repo: Repository, branch: str, rows: Iterable[tuple[_Row, bool]]) -> list[str]:
@@ -187,8 +188,8 @@ def _read_back(repo: Repository, branch: str, rows: Iterable[tuple[_Row, bool]])
     others = []
     for row, is_new in rows:
         saved = thread.find(row.ns, row.id)
-        values = {} if saved is None else {name: thread.pair(value) for name, value in saved.values.items()}
-        if saved is None or values != row.values or saved.checkpoint != row.checkpoint:
+        found = saved and _in_file(saved.checkpoint, thread.pairs(saved.values))
+        if found != _in_file(row.checkpoint, row.values):
             if is_new:
                 raise CorruptObject(
                     row.id, f"branch {branch} does not hold this checkpoint as it was imported"
@@ -231,9 +232,8 @@ class _Tables(ABC):
             yield str(row[1]), partial(self._row, thread_id, *row)
 
     def _row(self, thread_id: str, ns: object, id: object, parent: object, *columns: Any) -> _Row:
-        about, own, values, versions = self.opened(thread_id, ns, *columns)
-        if not isinstance(about, dict):
-            raise _Refusal("its metadata is no JSON object")
+        about, own, values = self.opened(thread_id, ns, *columns)
+        versions = msgpack.unpackb(own, strict_map_key=False).get("channel_versions") or {}
         writes = self.execute(
             f"{self.writes} WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ? "
             "ORDER BY task_id, idx",
@@ -244,9 +244,9 @@ class _Tables(ABC):
             _text(id),
             _text(parent) if parent else None,
             (_FORM, own),
-            (_FORM, msgpack.packb(about)),
+            (_FORM, msgpack.packb(_a(dict, about))),
             values,
-            versions,
+            _a(dict, versions),
             [
                 (_text(path), _text(task), int(place), _text(channel), (_text(form), _bytes(value)))
                 for path, task, place, channel, form, value in writes
@@ -297,28 +297,25 @@ class _Postgres(_Tables):
             *([*versions], [*map(str, versions.values())], thread_id, ns),
         )
         values.update({channel: (form, _bytes(blob)) for channel, form, blob in blobs})
-        return metadata, msgpack.packb(own), values, versions
+        return metadata, msgpack.packb(own), values
 
 
-def _taken_apart(form: object, data: object) -> tuple[bytes, dict[str, Pair], dict[str, Any]]:
-    """A checkpoint without the values of its channels, the values, and the versions of the channels.
+def _taken_apart(form: object, data: object) -> tuple[bytes, dict[str, Pair]]:
+    """A checkpoint without the values of its channels, and the values.
 
     The values are cut out of the bytes. So no object in them is made.
     """
     if form != _FORM:
-        raise _Refusal(f"its form is {form!r}, and only {_FORM!r} can be taken apart without loading it")
+        raise ValueError(f"its form is {form!r}, and only {_FORM!r} can be taken apart without loading it")
     whole = _bytes(data)
     unpacker = msgpack.Unpacker(max_buffer_size=len(whole), strict_map_key=False)
     unpacker.feed(whole)
     values: dict[str, Pair] = {}
-    versions: dict[str, Any] = {}
     own: list[bytes] = []
     try:
         for _ in range(unpacker.read_map_header()):
             begin = unpacker.tell()
-            name = unpacker.unpack()
-            at = unpacker.tell()
-            if name == "channel_values":
+            if unpacker.unpack() == "channel_values":
                 for _ in range(unpacker.read_map_header()):
                     channel, at = _text(unpacker.unpack()), unpacker.tell()
                     unpacker.skip()
@@ -326,25 +323,20 @@ def _taken_apart(form: object, data: object) -> tuple[bytes, dict[str, Pair], di
                 continue
             unpacker.skip()
             own.append(whole[begin : unpacker.tell()])
-            if name == "channel_versions":
-                versions = msgpack.unpackb(whole[at : unpacker.tell()], strict_map_key=False)
-        if unpacker.tell() != len(whole) or not isinstance(versions, dict):
-            raise _Refusal("its bytes are no checkpoint")
+        if unpacker.tell() != len(whole):
+            raise ValueError("more bytes follow")
     except (msgpack.UnpackException, ValueError) as error:
-        raise _Refusal(f"its bytes are no checkpoint: {error or type(error).__name__}") from None
-    return msgpack.Packer().pack_map_header(len(own)) + b"".join(own), values, versions
+        raise ValueError(f"its bytes are no checkpoint: {error or type(error).__name__}") from None
+    return msgpack.Packer().pack_map_header(len(own)) + b"".join(own), values
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise _Refusal(f"a text is missing where the file has a {type(value).__name__}")
+def _a(kind: type, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise ValueError(f"a {kind.__name__} is missing where the file has a {type(value).__name__}")
     return value
 
 
-def _bytes(value: object) -> bytes:
-    if not isinstance(value, bytes):
-        raise _Refusal(f"bytes are missing where the file has a {type(value).__name__}")
-    return value
+_text, _bytes = partial(_a, str), partial(_a, bytes)
 
 
 # Threads as a file
@@ -380,7 +372,7 @@ def write_sqlite(
                     found += 1
                     try:
                         rows.append((_row_of(thread, thread_id, saved), saved))
-                    except (_Refusal, ValueError, TypeError) as error:
+                    except (ValueError, TypeError) as error:
                         left_out.append((f"{thread_id} {saved.id}", str(error)))
                 connection.execute("BEGIN IMMEDIATE")
                 written += sum(connection.execute(_CHECKPOINT, row).rowcount for row, _ in rows)
@@ -407,31 +399,38 @@ def _threads(repo: Repository, prefix: str, branches: Sequence[str]) -> Iterable
 
 
 def _row_of(thread: Thread, thread_id: str, saved: Saved) -> tuple[Any, ...]:
-    form, own = saved.checkpoint
-    if form != _FORM:
-        raise _Refusal(f"its form is {form!r}, which is not taken apart")
-    unpacker = msgpack.Unpacker(max_buffer_size=len(own))
-    unpacker.feed(own)
-    count = unpacker.read_map_header()
+    own, values = _in_file(saved.checkpoint, thread.pairs(saved.values))
+    if others := {saved.checkpoint[0], *(form for form, _ in values.values())} - {_FORM}:
+        raise ValueError(f"it has the form {min(others)!r}, which is not taken apart")
     packer = msgpack.Packer()
-    parts = [packer.pack_map_header(count + 1), own[unpacker.tell() :], packer.pack("channel_values")]
-    parts.append(packer.pack_map_header(len(saved.values)))
-    for channel, value in saved.values.items():
-        parts += [packer.pack(channel), _inside(channel, thread.pair(value))]
+    parts = [packer.pack(own | {"channel_values": None})[:-1], packer.pack_map_header(len(values))]
+    for channel, (_, value) in values.items():
+        parts += [packer.pack(channel), value]
     about = msgpack.unpackb(saved.metadata[1]) if saved.metadata[0] == _FORM else None
     if not isinstance(about, dict):
-        raise _Refusal("its metadata cannot be read")
+        raise ValueError("its metadata cannot be read")
     metadata = json.dumps(about, ensure_ascii=False).encode("utf-8", "ignore")
     return (thread_id, saved.ns, saved.id, saved.parent, _FORM, b"".join(parts), metadata)
 
 
-def _inside(channel: str, pair: Pair) -> bytes:
-    """The value of a channel as it stands inside a checkpoint."""
-    form, data = pair
-    if form == _FORM:
-        return data
-    if form == "null":
-        return bytes(msgpack.packb(None))
-    if form in ("bytes", "bytearray"):
-        return bytes(msgpack.packb(data))
-    raise _Refusal(f"the value of its channel {channel!r} has the form {form!r}")
+def _in_file(checkpoint: Pair, values: Mapping[str, Pair]) -> tuple[Any, dict[str, Pair]]:
+    """A checkpoint and its values as they stand in a file; a form that cannot stand there stays.
+
+    SqliteSaver gives texts as versions, and LangGraph asks which of two is greater. So numbers become texts.
+    """
+    own: Any = checkpoint
+    if checkpoint[0] == _FORM:
+        own = msgpack.unpackb(checkpoint[1], strict_map_key=False)
+        own |= {name: _texts(own[name]) for name in _VERSIONS & {*own}}
+    packed = {
+        channel: (_FORM, msgpack.packb(None if form == "null" else data))
+        for channel, (form, data) in values.items()
+        if form in _PACKED
+    }
+    return own, {**values, **packed}
+
+
+def _texts(versions: Any, depth: int = 2) -> Any:
+    if depth and isinstance(versions, dict):
+        return {name: _texts(version, depth - 1) for name, version in versions.items()}
+    return f"{versions:032}.{0:016}" if isinstance(versions, int) else versions
