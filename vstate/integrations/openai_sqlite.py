@@ -22,7 +22,7 @@ _MAIN: Final = "main"
 
 @dataclass(frozen=True, slots=True)
 class SessionsReport:
-    """The numbers of sessions and items that were found, and of items that were new here. Items and branches
+    """The numbers of sessions and items that are here now, and of items that were new. Items and branches
     that were left out have the reason beside their session.
     """
 
@@ -47,7 +47,7 @@ def take_sqlite(
     with sqlite_tables(file, "the SDK's SQLite sessions") as connection:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
         for (id,) in connection.execute("SELECT session_id FROM agent_sessions ORDER BY 1"):
-            sessions += 1
+            before = found
             try:
                 branch_of("openai", id)
             except (InvalidInput, TypeError) as error:  # an id that is too long for a name
@@ -55,12 +55,13 @@ def take_sqlite(
                 continue
             for branch, rows in _branches(connection, id, has_branches="message_structure" in tables):
                 records = list(_records(id, rows, left_out))
-                found += len(records)
                 try:
                     written += _append(repo, branch_of("openai", id, branch), records)
+                    found += len(records)
                 except InvalidInput as error:
                     left_out.append((f"{id} {branch}", str(error)))
                 progress(found)
+            sessions += found > before
     return SessionsReport(sessions, found, written, tuple(left_out))
 
 

@@ -277,9 +277,9 @@ def _import_sessions(session: Session, path: str) -> None:
 
 
 def _tell_threads(session: Session, done: str, report: Any) -> None:
-    taken = counted(report.checkpoints - len(report.left_out), "checkpoint")
-    text = f"{done} {counted(report.threads, 'thread')} with {taken}, {report.written:,} of them new"
-    _tell(session, dataclasses.asdict(report), report.left_out, text, "checkpoint")
+    threads, checkpoints = counted(report.threads, "thread"), counted(report.checkpoints, "checkpoint")
+    text = f"{done} {threads} with {checkpoints}, {report.written:,} of them new"
+    _tell(session, dataclasses.asdict(report), report.left_out, text, "part")
 
 
 def _tell(

@@ -49,8 +49,8 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class ThreadsReport:
-    """The numbers of threads and checkpoints that were found, and of checkpoints that were new here. Those
-    that were left out have the reason beside their thread and id.
+    """The numbers of threads and checkpoints that are there now, and of checkpoints that were new. Those that
+    were left out have the reason beside their thread and id.
     """
 
     threads: int
@@ -129,7 +129,6 @@ def _take(repo: Repository, source: _Tables, prefix: str, progress: Progress) ->
     found = written = threads = 0
     left_out: list[tuple[str, str]] = []
     for thread_id in source.thread_ids():
-        threads += 1
         try:
             branch = branch_below(prefix, thread_id)
         except InvalidInput as error:  # the id is too long for a name
@@ -147,9 +146,10 @@ def _take(repo: Repository, source: _Tables, prefix: str, progress: Progress) ->
             progress(found + len(rows))
         others = _read_back(repo, branch, rows)
         left_out += [(f"{thread_id} {id}", "another checkpoint of this id is here") for id in others]
+        threads += len(rows) > len(others)
         found += len(rows) - len(others)
         written += sum(is_new for _, is_new in rows)
-    return ThreadsReport(threads, found + len(left_out), written, tuple(left_out))
+    return ThreadsReport(threads, found, written, tuple(left_out))
 
 
 def _append(journal: Journal[Thread], row: _Row) -> bool:
@@ -364,16 +364,16 @@ def write_sqlite(
             for table in _TABLES:
                 connection.execute(table)
             for branch, thread_id in _threads(repo, prefix, branches):
-                threads += 1
                 thread = Journal(repo, branch, Thread).refresh()
                 progress(found)
                 rows = []
                 for saved in (*thread.all(), *thread.links.values()):
-                    found += 1
                     try:
                         rows.append((_row_of(thread, thread_id, saved), saved))
                     except (ValueError, TypeError) as error:
                         left_out.append((f"{thread_id} {saved.id}", str(error)))
+                threads += bool(rows)
+                found += len(rows)
                 connection.execute("BEGIN IMMEDIATE")
                 written += sum(connection.execute(_CHECKPOINT, row).rowcount for row, _ in rows)
                 for _, saved in rows:
