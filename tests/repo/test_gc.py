@@ -319,6 +319,18 @@ def test_garbage_waits_for_the_grace_period() -> None:
     sound(store)
 
 
+def test_what_was_cut_off_stays_garbage() -> None:
+    """A line of the reflog still names the first commit of the history that goes."""
+    store = plain()
+    state = chain(store, 6)
+    cut = state.repo.gc(branch="main", keep_last=2, grace="1h")
+    assert state.repo.gc(grace="1h").waiting == cut.waiting > 0
+    assert state.repo.gc(grace="0").removed == cut.waiting
+    assert not list(store.keys(TRASH))
+    assert len(list(state.log())) == 2
+    sound(store)
+
+
 def test_a_ref_that_came_while_gc_looked_elsewhere() -> None:
     """Without transactions a writer writes the commit, and then moves the ref. If gc puts the commit aside in
     between, it brings the commit back at once, and another writer waits for that.

@@ -151,7 +151,9 @@ class Marks:
             if kept is None:
                 gone.append(key)
             else:
-                logged += kept
+                # What a cut took out of the line's history may be in the trash still.
+                left = None if line.new is None else self.history.shallow().get(line.new)
+                logged += (oid for oid in kept if left is None or oid == line.new or oid in left)
         self.refs = self._read_refs()
         self._extend(self.refs.values())
         self.extend_where_present(logged)
