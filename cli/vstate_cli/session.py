@@ -99,7 +99,7 @@ class Session:
         try:
             return repo.resolve(HEAD), reason
         except NotFound as unborn:
-            raise NotFound(f"{reason}; {unborn}", name=rev) from None
+            raise NotFound(f"{reason}; {unborn}", name=rev) if _is_unknown(rev, reason) else reason from None
 
     def place(
         self, words: Sequence[str], rev: str = HEAD, *, is_key: bool = False
@@ -131,7 +131,7 @@ class Session:
     def in_order(self, command: str, words: Sequence[str]) -> str | None:
         """The command with its words in order, if a revision stands behind a key; else None."""
         for number, word in enumerate(words[1:], 1):
-            if self.resolves(word) and not self.resolves(words[0]):
+            if self.resolves(word) and not self.resolves(words[0]) and self.has(word, words[0]):
                 return f"vstate {command} {shlex.join([word, *words[:number], *words[number + 1 :]])}"
         return None
 
@@ -156,10 +156,7 @@ class Session:
 
         `error` says why the word is no revision.
         """
-        # Another message explains why a well-formed revision names no commit.
-        plain = f"no revision {word!r}"
-        reason = error.message.removesuffix(NAMES_LISTED).partition("; did you mean")[0]
-        if not isinstance(error, NotFound) or reason != plain:
+        if not isinstance(error, NotFound) or not _is_unknown(word, error):
             return error
         keys = [f"{name} (key)" for name in self.similar_keys(commit, word)]
         refs = [f"{name} (revision)" for name in error.candidates]
@@ -291,6 +288,15 @@ def command(
         return made
 
     return decorate
+
+
+def _is_unknown(word: str, error: VStateError) -> bool:
+    """Whether the error says no more than that the word is no revision.
+
+    Another message explains why a well-formed revision names no commit.
+    """
+    reason = error.message.removesuffix(NAMES_LISTED).partition("; did you mean")[0]
+    return reason == f"no revision {word!r}"
 
 
 def _moving_files(session: Session, name: str) -> AbstractContextManager[None]:

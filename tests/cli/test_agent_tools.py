@@ -88,11 +88,15 @@ def test_the_tools_print_what_the_commands_print(state: Versioned, call: str, te
 
 
 def test_a_list_of_branches_that_ends_early_says_so(state: Versioned) -> None:
-    """At least one branch is listed, and a line says that there are more."""
+    """A line says that there are more. A limit that lists nothing is refused, by each tool that has one."""
     state.create_branch("old", "HEAD~1")
-    *listed, more = Tools(state.repo).branches(limit=0).splitlines()
+    *listed, more = Tools(state.repo).branches(limit=1).splitlines()
     assert [line.split()[:2] for line in listed] == [["*", "main"]]
     assert more == "… more branches: ask for a longer prefix"
+    tools = Tools(state.repo)
+    for tool in (tools.log, tools.branches, tools.recall, partial(tools.search, "x")):
+        with pytest.raises(ToolFailure, match="limit is 1 or more, not -1"):
+            tool(limit=-1)
 
 
 @pytest.mark.slow
@@ -219,7 +223,8 @@ def test_an_agent_remembers_over_http(tmp_path: Path) -> None:
         try:
             told = json.loads(server.stdout.readline())
             assert told["token"] == token
-            assert httpx.post(told["url"], json={}).status_code == 401
+            refused = httpx.post(told["url"], json={})
+            assert (refused.status_code, "Authorization: Bearer" in refused.text) == (401, True)
             with_token = {"Authorization": f"Bearer {token}"}
             assert httpx.post(told["url"], json={}, headers={**with_token, "Host": "evil"}).status_code == 421
 

@@ -50,6 +50,7 @@ SESSIONS = {
         show HEAD~1 ? shallow -> true
         show HEAD ? shallow -> null
         log HEAD~2 -> [1] vstate: no revision 'HEAD~2': <id> is where the history was cut off
+        diff HEAD~2 HEAD -> [1] vstate: no revision 'HEAD~2': <id> is where the history was cut off
         status ? commits -> 2
         diff --stat -> + notes/b dict, <size> / +1 added
         checkout HEAD~1

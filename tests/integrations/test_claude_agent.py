@@ -19,6 +19,7 @@ from claude_agent_sdk import InMemorySessionStore, fork_session_via_store, get_s
 from claude_agent_sdk.testing import run_session_store_conformance
 
 from vstate.integrations.claude_agent import VstateSessionStore
+from vstate.readers.shown import Shown
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 KEY: Any = {"project_key": "-home-ann", "session_id": "one"}
@@ -87,7 +88,7 @@ def test_what_the_caller_does_with_entries() -> None:
 
 
 def test_a_session_in_the_log(example: Any, commands: Any) -> None:
-    """The log of the page has a commit for each batch, with the speaker and the text."""
+    """It has a commit for each batch, with the speaker and the text, or the number of other entries."""
     store = example("Claude Agent SDK")["store"]
     for printed in commands("Claude Agent SDK"):
         assert "Sort the list." in printed
@@ -95,6 +96,14 @@ def test_a_session_in_the_log(example: Any, commands: Any) -> None:
     assert [commit.message for commit in store.repo.log(branch)] == [
         "assistant: “Done.”",
         "user: “Sort the list.”",
+    ]
+    key = {"project_key": "-home-ann-shop", "session_id": "s1"}
+    run(store.append({**key, "subpath": "subagents/agent-1"}, [said("Sorted.")]))
+    run(store.append(key, [{"type": "title"}, {"type": "tag"}]))
+    shown = Shown(store.repo)
+    assert [shown.resolve(commit.oid).message for commit in store.repo.log(branch)][:2] == [
+        "2 entries",
+        "subagents/agent-1: user: “Sorted.”",
     ]
 
 

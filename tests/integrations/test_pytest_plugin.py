@@ -119,6 +119,33 @@ def test_a_failure_in_another_fixture_counts(run: Any) -> None:
     assert ["as the test failed" in printed for _, printed in shown(result)] == [True, True]
 
 
+def test_a_failure_without_a_commit_is_told(run: Any) -> None:
+    """No command is printed for a store that has nothing. A failure after the test's end loses its edits."""
+    result = run(
+        """
+        import pytest
+
+        def test_block(vstate_state):
+            with vstate_state.transaction():
+                vstate_state["n"] = 1
+                assert not "n"
+
+        @pytest.fixture
+        def late(vstate_state):
+            yield
+            raise ValueError("late")
+
+        def test_end(late, vstate_state):
+            vstate_state["n"] = 1
+            vstate_state.commit("one")
+            vstate_state["n"] = 2
+        """
+    )
+    result.assert_outcomes(failed=1, passed=1, errors=1)
+    result.stdout.fnmatch_lines_random(["The state has no commit: *", "* lost: it failed after its end."])
+    assert ["one" in printed for _, printed in shown(result)] == [True]
+
+
 def test_what_cannot_be_stored_hides_no_failure(run: Any) -> None:
     """The test's own error comes first. The report also says why the changes of the test are lost."""
     result = run(

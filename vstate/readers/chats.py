@@ -129,7 +129,11 @@ def claude_state(stored: Stored) -> Mapping[str, Any]:
     return {**others, **found}
 
 
-claude_title = partial(journal_title, prefix=_ENTRIES, convert=lambda record: claude_messages(record[1]))
+def claude_title(stored: Stored, before: Stored | None) -> str | None:
+    """The new messages in words, after the name of the subagent, if it is one's."""
+    words = journal_title(stored, before, _ENTRIES, lambda record: claude_messages(record[1]))
+    subpath = next((subpath for subpath, _ in stored.new_records(before, _ENTRIES) or ()), "")
+    return f"{subpath}: {words}" if words and subpath else words
 
 
 class HarnessSteps:

@@ -89,7 +89,9 @@ class Guard:
             if scope["method"] in _READING or origin is not None:
                 return None
             return _refused(403, "a change needs the header Origin of this page, or the token as Bearer")
-        return _refused(401, "open the address that `vstate view` printed: it has the token")
+        return _refused(
+            401, "open the address that was printed, or send its token as Authorization: Bearer TOKEN"
+        )
 
     def _is_token(self, given: str) -> bool:
         assert self._token is not None

@@ -193,7 +193,7 @@ class Tools:
             keys=(key,) if key else (),
             grep=(re.escape(grep),) if grep else (),  # an expression may search for hours
             ignore_case=True,
-            limit=min(max(limit, 0), MOST_COMMITS),
+            limit=_checked(limit, MOST_COMMITS),
             patch=patch,
         )
 
@@ -222,14 +222,14 @@ class Tools:
 
         With prefix, only keys that begin with it are searched. Each line has a key, a path and the text.
         """
-        return self._run("grep", text=text, rev=rev, prefix=prefix, limit=min(max(limit, 1), MOST_PLACES))
+        return self._run("grep", text=text, rev=rev, prefix=prefix, limit=_checked(limit, MOST_PLACES))
 
     def branches(self, prefix: str = "", limit: int = 50) -> str:
         """List the branches whose names begin with prefix, by their newest commits; * marks HEAD's.
 
         At most 200 of them.
         """
-        most = min(max(limit, 1), MOST_PLACES)
+        most = _checked(limit, MOST_PLACES)
         lines = self._run("branch", prefix=prefix, limit=most + 1, verbose=True).splitlines(keepends=True)
         more = ["… more branches: ask for a longer prefix\n"] if len(lines) > most else []
         return "".join([*lines[:most], *more])
@@ -256,7 +256,7 @@ class Tools:
         """
 
         def recall(session: Session) -> None:
-            repo, most = session.repo, min(max(limit, 1), MOST_MEMORIES)
+            repo, most = session.repo, _checked(limit, MOST_MEMORIES)
             head = repo.newest(session.branch())
             if head is None:
                 return
@@ -319,6 +319,13 @@ class Tools:
             text = error.message if isinstance(error, click.ClickException) else str(error)
             raise ToolFailure(safe(text, 2000)) from error
         return stream.getvalue() or "nothing"
+
+
+def _checked(limit: int, most: int) -> int:
+    """The limit of a list, at most so many; ToolFailure if it is none."""
+    if limit < 1:
+        raise ToolFailure(f"limit is 1 or more, not {limit}")
+    return min(limit, most)
 
 
 def _last_changes(repo: Repository, head: Commit, keys: Iterable[str]) -> dict[str, Commit]:
