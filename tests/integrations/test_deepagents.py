@@ -94,9 +94,22 @@ def test_the_own_directory_of_the_workspace_is_not_listed(backend: VstateBackend
     backend.write("/notes.md", "text")
     assert [each["path"] for each in backend.ls("/").entries] == ["/notes.md"]
     assert [each["path"] for each in backend.glob("**/*").matches] == ["/notes.md"]
-    backend.delete("/.vstate-files")
-    backend.write("/more.md", "text")
-    assert sorted(backend.workspace.at("HEAD")) == ["more.md", "notes.md"]
+
+
+def test_no_call_destroys_the_whole_directory_or_what_the_workspace_knows(backend: VstateBackend) -> None:
+    """The result is an error, whatever leads there, and nothing is changed; also not what no commit has."""
+    place = Path(backend.workspace.directory)
+    backend.write("/d/notes.md", "text")
+    (place / ".env").write_text("KEY=1")
+    (place / "self").symlink_to(".")
+    before = sorted(place.rglob("*"))
+    for path in ("/", "", ".", "/./", "//", "/d/..", "/self", "/.vstate-files", "/self/.vstate-files/index"):
+        assert backend.delete(path).error, path
+    for path in ("/.vstate-files/index", "/.Vstate-Files/new", "/self/.vstate-files/lock"):
+        assert backend.write(path, "text").error
+        assert backend.edit(path, "", "text").error
+        assert backend.upload_files([(path, b"bytes")])[0].error == "invalid_path"
+    assert sorted(place.rglob("*")) == before
 
 
 def test_edits_of_threads(backend: VstateBackend) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from io import UnsupportedOperation
 from pathlib import Path
 
 from vstate.integrations import framework_of
 from vstate.integrations.opening import summary
 from vstate.workspace import Workspace
-from vstate.workspace.paths import CONTROL
+from vstate.workspace.paths import CONTROL, fold
 
 with framework_of("deepagents"):
     from deepagents.backends.filesystem import FilesystemBackend
@@ -19,7 +21,8 @@ class VstateBackend(FilesystemBackend):
 
     "/" is the directory, which the agent reads and searches as in a FilesystemBackend. Each write, edit,
     deletion and upload that changes a file is one transaction of the state, with all that is uncommitted in
-    it. So changes of threads follow one another. A commit that fails raises, and the files stay edited.
+    it. So changes of threads follow one another. A commit that fails raises, and the files stay edited. "/"
+    itself and the Workspace's own directory are not changed: the result has an error.
     """
 
     def __init__(self, workspace: Workspace, *, max_file_size_mb: int = 10) -> None:
@@ -38,6 +41,8 @@ class VstateBackend(FilesystemBackend):
 
     def delete(self, file_path: str) -> DeleteResult:
         """Delete a file or a directory, and commit."""
+        if os.path.realpath(f"{self.cwd}/{file_path}") == str(self.cwd):
+            return DeleteResult(error=f"Error deleting '{file_path}': all files are below it")
         with self.workspace.state.transaction(summary(f"delete {file_path}")):
             return super().delete(file_path)
 
@@ -47,9 +52,18 @@ class VstateBackend(FilesystemBackend):
             done: list[FileUploadResponse] = super().upload_files(files)
         return done
 
+    def _resolve_path(self, key: str) -> Path:
+        """The path of a file, or an error that the framework tells the agent."""
+        found: Path = super()._resolve_path(key)
+        self._to_virtual_path(found)
+        return found
+
     def _to_virtual_path(self, path: Path) -> str:
-        """The framework's name of a file; the lists leave out the Workspace's own, by this ValueError."""
+        """The framework's name of a file, but of none of the Workspace's own.
+
+        By a ValueError the framework's lists leave a file out. An OSError is told to the agent. This is both.
+        """
         shown: str = super()._to_virtual_path(path)
-        if shown.split("/")[1] == CONTROL:
-            raise ValueError(f"{shown} belongs to the Workspace")
+        if fold(shown.split("/")[1]) == CONTROL:
+            raise UnsupportedOperation(f"{shown} belongs to the Workspace")
         return shown
