@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from page import Commands, Example
 from running import all_at_once
 
-from vstate import Memory, MergeConflict, Versioned, Workspace
+from vstate import InvalidInput, Memory, MergeConflict, Versioned, Workspace
 
 pytest.importorskip("deepagents", reason="deepagents is not installed")
 
@@ -110,6 +111,24 @@ def test_no_call_destroys_the_whole_directory_or_what_the_workspace_knows(backen
         assert backend.edit(path, "", "text").error
         assert backend.upload_files([(path, b"bytes")])[0].error == "invalid_path"
     assert sorted(place.rglob("*")) == before
+
+
+def test_a_closed_workspace_takes_no_change(backend: VstateBackend, tmp_path: Path) -> None:
+    """InvalidInput before a file is changed, for nothing would be committed; also after a fork's block."""
+    backend.write("/notes.md", "one")
+    with backend.workspace.fork("try", tmp_path / "elsewhere") as fork:
+        forked = VstateBackend(fork)
+    backend.workspace.state.close()
+    for closed in (backend, forked):
+        for change in (
+            partial(closed.write, "/notes.md", "two"),
+            partial(closed.edit, "/notes.md", "one", "two"),
+            partial(closed.delete, "/notes.md"),
+            partial(closed.upload_files, [("/notes.md", b"two")]),
+        ):
+            with pytest.raises(InvalidInput, match="closed"):
+                change()
+        assert closed.read("/notes.md").file_data["content"] == "one"
 
 
 def test_edits_of_threads(backend: VstateBackend) -> None:

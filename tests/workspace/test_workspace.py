@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -657,6 +658,20 @@ def test_what_a_closed_workspace_left_is_no_loss(store: Memory, place: Path, rec
     assert not recwarn.list
     assert Workspace(Versioned(store), place).status().added == ["a"]
     files.close()
+
+
+def test_a_closed_workspace_tells_no_edits_and_makes_none(store: Memory, place: Path) -> None:
+    """It would find none, and `restore` would stage what nobody unstages."""
+    state = Versioned(store)
+    put(place, {"a": b"a"})
+    with Workspace(state, place) as files:
+        state.commit("one")
+    put(place, {"a": b"b"})
+    for call in (files.status, partial(files.restore, force=True)):
+        with pytest.raises(InvalidInput, match="closed"):
+            call()
+    assert found_in(place) == {"a": File(b"b")}
+    assert not state.has_uncommitted
 
 
 def test_autocommit_commits_the_files(store: Memory, place: Path) -> None:

@@ -130,6 +130,11 @@ class Workspace(Uncopied):
             self._unstage(self._edits)
             self._edits = {}
 
+    def _require_open(self) -> None:
+        """Raise InvalidInput if this was closed: then no commit would have the edits of the files."""
+        if self not in self._handle.companions:
+            raise InvalidInput(f"the Workspace of {self.directory} is closed: open it again")
+
     def __enter__(self) -> Self:
         return self
 
@@ -258,6 +263,7 @@ class Workspace(Uncopied):
     def status(self) -> Status:
         """The edits that the next commit will have, and what it will not."""
         with self._handle.lock:
+            self._require_open()
             self._handle.look_outside()
             with self._directory.locked():
                 return self._directory.status(self._root, self._edits)
@@ -280,6 +286,7 @@ class Workspace(Uncopied):
         """
         handle = self._handle
         with handle.lock:
+            self._require_open()
             handle.look_outside()
             source = None if self._root is None and rev == "HEAD" else handle.resolve(rev).root
             with self._directory.locked():
