@@ -13,7 +13,7 @@ from vstate.readers.shown import Shown
 pytest.importorskip("nontainer", reason="nontainer is not installed")
 
 from nontainer import Workspace
-from nontainer.errors import CommitNotFoundError, NotSupportedError, WorkspaceError
+from nontainer.errors import CommitNotFoundError, NotSupportedError, SessionIdError, WorkspaceError
 
 from vstate.integrations.nontainer import VstateProvider
 
@@ -78,6 +78,15 @@ def test_a_session_that_was_deleted(tmp_path: Path) -> None:
     assert b"the secret of ann" not in b"".join(
         path.read_bytes() for path in (tmp_path / "s").rglob("*") if path.is_file()
     )
+
+
+@pytest.mark.parametrize("session", ["a/b", "", " ", "ü☃", "..", "a\0"])
+def test_no_session_begins_under_a_wrong_id(session: str) -> None:
+    """The error comes before the first commit."""
+    store = Memory()
+    with pytest.raises(SessionIdError):
+        opened(store, session)
+    assert not opened(store).repo.branches.keys() - {"ann"}
 
 
 def test_what_loads() -> None:

@@ -23,6 +23,7 @@ from vstate.state.versioned import Versioned
 with framework_of("nontainer"):
     import kvgit
     from monkeyfs import VirtualFS
+    from nontainer import validate_session_id
     from nontainer.agentgit import BLOB_KEY
     from nontainer.providers.kvgit import KvgitProvider
     from nontainer.views import VIEW_KEY
@@ -52,6 +53,7 @@ class VstateProvider(KvgitProvider):
 
         The options are `allow` and `keep`, as all adapters have them.
         """
+        validate_session_id(session)
         repo = VstateRepo(path, **options)
         return cls(repo, repo.worktree(session, create=True), session=session)
 
