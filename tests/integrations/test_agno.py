@@ -193,6 +193,17 @@ def test_rows_of_another_user() -> None:
     assert db.repo.branch_ids() == heads
 
 
+def test_one_id_is_no_list_of_ids() -> None:
+    """The rows that are named by its characters stay."""
+    db = VstateDb()
+    db.upsert_session(session("s"))
+    db.upsert_user_memory(UserMemory(memory_id="m", memory="tea"))
+    for delete in (db.delete_sessions, db.delete_user_memories):
+        with pytest.raises(TypeError, match=r"write \['sm'\]"):
+            delete("sm")
+    assert len(db.repo.branches()) == 2
+
+
 def test_an_agent_in_the_log(example: Any, commands: Any) -> None:
     """The log and the diff of the page show the runs. A later run goes on from the stored history."""
     agent = example("agno", model=Echo(id="echo"))["agent"]

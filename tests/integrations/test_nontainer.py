@@ -89,6 +89,16 @@ def test_no_session_begins_under_a_wrong_id(session: str) -> None:
     assert not opened(store).repo.branches.keys() - {"ann"}
 
 
+def test_one_id_is_no_list_of_ids() -> None:
+    """The sessions that are named by its characters stay."""
+    store = Memory()
+    for session in "kid":
+        opened(store, session)
+    with pytest.raises(TypeError, match=r"write \['kid'\]"):
+        VstateProvider.delete(store, "kid")
+    assert len(opened(store, "k").repo.branches) == 3
+
+
 def test_what_loads() -> None:
     """A value of another class is stored. It loads only if the program allows its class."""
     store = Memory()

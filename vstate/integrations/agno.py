@@ -10,6 +10,7 @@ from time import time
 from typing import Any, Final
 from uuid import uuid4
 
+from vstate.arguments import check_several
 from vstate.errors import NotFound
 from vstate.integrations import framework_of
 from vstate.integrations.branches import beginnings
@@ -105,7 +106,7 @@ class VstateDb(Opened, BaseDb):
 
     def delete_sessions(self, session_ids: Iterable[str], user_id: str | None = None) -> None:
         """Delete these sessions, but for those of other users."""
-        for id in session_ids:
+        for id in check_several(session_ids, "delete_sessions", "ids"):
             self.delete_session(id, user_id)
 
     def upsert_run(
@@ -174,7 +175,7 @@ class VstateDb(Opened, BaseDb):
 
     def delete_user_memories(self, memory_ids: Iterable[str], user_id: str | None = None) -> None:
         """Delete these memories, but for those of other users."""
-        for id in memory_ids:
+        for id in check_several(memory_ids, "delete_user_memories", "ids"):
             self.delete_user_memory(id, user_id)
 
     def clear_memories(self) -> None:

@@ -8,6 +8,7 @@ from contextlib import closing, suppress
 from types import SimpleNamespace
 from typing import Any, Final
 
+from vstate.arguments import check_several
 from vstate.errors import AlreadyExists, InvalidInput, MergeConflict, NotFound, RefMoved
 from vstate.integrations import framework_of
 from vstate.integrations.opening import KeepLike, Opening, StoreLike, summary
@@ -64,7 +65,7 @@ class VstateProvider(KvgitProvider):
         `min_age` is kvgit's, and does nothing.
         """
         with closing(VstateRepo(path)) as repo:
-            cls.delete_in(repo, sessions)
+            cls.delete_in(repo, check_several(sessions, "delete", "ids"))
 
 
 class VstateRepo:
