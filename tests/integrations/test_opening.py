@@ -61,6 +61,17 @@ def write(opening: Opening, value: int) -> Commit | None:
     return opening.commit("chat", lambda head: ({"n": value}, ()), message=f"write {value}")
 
 
+def test_a_commit_that_changes_neither_keys_nor_labels_is_not_made() -> None:
+    """The labels that a branch has are no change of it; another value of a label is one."""
+    opening = Opening(Memory())
+    made = [
+        opening.commit("chat", lambda head: ({"n": 1}, ()), message="", labels={"user": user})
+        for user in ("ann", "ann", "bob")
+    ]
+    assert [commit is not None for commit in made] == [True, False, True]
+    assert opening.repo.labels()["chat"]["user"] == "bob"
+
+
 def test_a_write_beside_another_program_costs_the_same_on_a_long_branch() -> None:
     """Two programs write by turns: the number of calls of the store does not grow with the branch."""
     store = Faulty(Memory())

@@ -310,7 +310,9 @@ class Opening(Uncopied):
         """
         begun = self.labels(branch, head)
         if labels:
-            begun = {**(self.repo.labels_at(branch) or {} if begun is None else begun), **labels}
+            known = {} if begun else self.repo.labels_at(branch) or {}
+            wanted = {**(begun or known), **labels}
+            begun = None if wanted == known else wanted
         changes = BranchChanges(
             branch,
             set=new if head or base or not new else {**self.marks, **new},
