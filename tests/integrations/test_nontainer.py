@@ -51,7 +51,7 @@ def test_two_programs_in_one_session() -> None:
     wrote(one, "/a.txt", "once more")
     head = one.head
     two.fs.write("/a.txt", b"late")
-    with pytest.raises(WorkspaceError):
+    with pytest.raises(WorkspaceError, match=r"files=\['a.txt'\]"):
         two.commit()
     assert two.branch_head("ann") == head
     two.refresh()

@@ -224,7 +224,8 @@ class _Worktree(Versioned):
         except (MergeConflict, RefMoved) as error:
             if event is not None:
                 handle_of(self).forget_event(event)
-            return SimpleNamespace(merged=False, error=error)
+            files = map(VirtualFS._decode_path, filter(VirtualFS._is_vfs_key, getattr(error, "keys", ())))
+            return SimpleNamespace(merged=False, files=[*files], error=error)
         self._set.difference_update([*self._set] if keys is None else keys)
         return SimpleNamespace(merged=True)
 
