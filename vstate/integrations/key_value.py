@@ -45,8 +45,8 @@ class VstateKeyValue(
     - The store has the newest value of each item alone: a value that was deleted or replaced is gone when the
       call returns. With `keep_history`, the branch has all values of its item, and the reflog keeps a deleted
       one for 30 days.
-    - An expired item is absent at once. Each put looks at four items more, and deletes those that have
-      expired. So they go without a call of `cull`, which deletes all of them.
+    - No `get` finds an expired item. Each put looks at four items more, and deletes those that have expired.
+      So they go without a call of `cull`, which deletes all of them; until then `keys` lists them.
     - `put_many` is one transaction, where the store has transactions. Of two writes of an item the later one
       wins.
 
