@@ -119,6 +119,26 @@ async def test_a_writer_that_was_overtaken_changes_nothing() -> None:
     assert await store.load("b") is None
 
 
+def test_a_save_at_the_moment_of_a_deletion_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deletion gets ConversationConflict."""
+    backend = Memory()
+    store, other = VstateConversationStore(backend), VstateConversationStore(backend)
+    asyncio.run(saved(store, "a", "x"))
+    quick, delete = asyncio.run(other.load("a")), store.repo.delete_branch
+    assert quick is not None
+    quick.messages.extend(turn("quick"))
+    read = quick.revision or ""
+
+    def delete_late(*args: Any, **options: Any) -> Any:
+        asyncio.run(other.save(quick))
+        return delete(*args, **options)
+
+    monkeypatch.setattr(store.repo, "delete_branch", delete_late)
+    with pytest.raises(ConversationConflict):
+        asyncio.run(store.delete_record("a", expected_revision=read))
+    assert words(asyncio.run(store.load("a"))) == ["x", "x?", "quick", "quick?"]
+
+
 def test_the_example_of_the_page(example: Any, commands: Any) -> None:
     """Two turns of an agent are one conversation."""
     names = example("Pydantic AI", agent=Agent(TestModel(custom_output_text="hello")))

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from vstate.aio.workers import awaited, in_thread
-from vstate.errors import InvalidInput, NotFound, RefMoved
+from vstate.errors import InvalidInput, RefMoved
 from vstate.integrations import framework_of
 from vstate.integrations.opening import AsyncOpened, KeepLike, Opening, StoreLike, summary
 from vstate.objects.commit import Commit
@@ -48,8 +48,7 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
     - Messages are stored as the JSON of Pydantic AI, and reading them loads no class but its own. So bytes
       that a tool returned are base64 in the messages that come back.
     - `delete` removes the messages from the store, unless a fork has them. With `keep_history`, the reflog
-      keeps them for 30 days. A conversation that is created again under the same id, at the moment of its
-      deletion, may go too. A save beside a deletion gets ConversationConflict.
+      keeps them for 30 days. A save beside a deletion gets ConversationConflict.
 
     A writer that was overtaken gets ConversationConflict. Raises InvalidInput for a message that is no JSON.
     """
@@ -100,19 +99,9 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
     def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
         """Delete the conversation, but no message of a fork; ConversationConflict at another revision."""
         branch = self._opening.branch(conversation_id)
-        while True:
-            head = self._expected(branch, conversation_id, expected_revision)
-            keys = self._opening.read(branch, lambda state: [*state.keys()], at=head, follows=False) or ()
-            try:
-                # The commit decides between this call and a save: a deleted branch would not be compared.
-                self.repo.commit(branch, delete=keys, expect=head, message="deleted")
-            except RefMoved:
-                continue
-            break
-        try:
-            self.repo.delete_branch(branch, forget=not self._keep_history)
-        except (NotFound, RefMoved):
-            pass  # another call deleted the empty branch, or created the conversation again
+        while (seen := self._expected(branch, conversation_id, expected_revision)) is not None:
+            if self._opening.delete(branch, keep_history=self._keep_history, seen=seen) is not None:
+                return
 
     @awaited
     def read_entry(self, entry_id: str) -> ConversationEntry:
