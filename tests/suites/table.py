@@ -274,7 +274,7 @@ ALL = [
         passed=48,
         failing={"test_upsert_sessions_performance": "it wants many rows at once in half the time"},
         own=("agno",),
-        own_passed=7,
+        own_passed=8,
     ),
     Suite(
         name="claude agent",
@@ -357,7 +357,7 @@ ALL = [
             "test_matches_filesystem_backend[*]": "it runs a program that lists the Workspace's index too"
         },
         own=("deepagents",),
-        own_passed=6,
+        own_passed=8,
         **DEEPAGENTS,
     ),
     Suite(
