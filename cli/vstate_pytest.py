@@ -43,9 +43,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
         lines = [f"vstate -s {shlex.quote(str(path))} log"]
         try:
             if report.when == "teardown":  # the state is closed then
-                lines.append("Changes that the test had not committed are lost: it failed after its end.")
-            elif state.commit("as the test failed", test=item.nodeid) is None and state.head is None:
-                lines = ["The state has no commit: the test changed nothing, or undid it as it failed."]
+                lines.append(
+                    "Changes that the test had not committed are not in it: it failed after its end."
+                )
+            elif state.commit("as the test failed", test=item.nodeid) is None and not state.branches():
+                lines = ["The store has no commit."]
         except Exception as error:  # a value may raise anything as it is pickled
             lines.append(f"The uncommitted changes of the test are lost: {error}")
         report.sections.append(("vstate", "\n".join(lines)))

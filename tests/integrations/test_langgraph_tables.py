@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 from click.testing import CliRunner
 from vstate_cli.app import cli
@@ -161,6 +162,16 @@ def test_rows_that_cannot_be_moved_are_named(source: Source) -> None:
     assert (report.threads, report.written, len(report.left_out)) == (1, 1, 8)
     assert list(read(saver, "ann")) == ["00000000"]
     assert list(saver.repo.branches()) == ["threads/ann"]
+
+
+def test_a_checkpoint_that_is_not_equal_to_itself(source: Source) -> None:
+    """NaN is unlike NaN. Such a checkpoint comes, and comes once."""
+    data = {"v": 4, "id": "1", "ts": float("nan"), "channel_values": {}, "channel_versions": {}}
+    source.row("nan", "1", None, "msgpack", msgpack.packb(data), "{}")
+    saver = VstateSaver(Memory())
+    for written in (1, 0):
+        report = tables.take_sqlite(saver.repo, source.file)
+        assert (report.checkpoints, report.written, report.left_out) == (1, written, ())
 
 
 def test_files_that_are_none_are_refused(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_a_failure_in_another_fixture_counts(run: Any) -> None:
 
 
 def test_a_failure_without_a_commit_is_told(run: Any) -> None:
-    """No command is printed for a store that has nothing. A failure after the test's end loses its edits."""
+    """No command is printed for a store without a commit. A failure after the test's end is told as such."""
     result = run(
         """
         import pytest
@@ -142,7 +142,9 @@ def test_a_failure_without_a_commit_is_told(run: Any) -> None:
         """
     )
     result.assert_outcomes(failed=1, passed=1, errors=1)
-    result.stdout.fnmatch_lines_random(["The state has no commit: *", "* lost: it failed after its end."])
+    result.stdout.fnmatch_lines_random(
+        ["The store has no commit.", "Changes * are not in it: it failed after its end."]
+    )
     assert ["one" in printed for _, printed in shown(result)] == [True]
 
 

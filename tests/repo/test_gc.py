@@ -331,6 +331,27 @@ def test_what_was_cut_off_stays_garbage() -> None:
     sound(store)
 
 
+@pytest.mark.parametrize("make", [Memory, plain])
+def test_what_a_young_line_names_beside_a_cut_stays(make: Callable[[], KVStore]) -> None:
+    """Of an undo to the end of a history, and of another branch that a reset put below it."""
+    store = make()
+    state = chain(store, 6)
+    other = state.fork("other", "HEAD~2")
+    save(other, n="lost without its line")
+    lost = other.head
+    other.reset("HEAD~4")
+    state.repo.gc(branch="main", keep_last=2, grace="0")
+    assert Repository(store).resolve(lost.id) == lost
+    undone = state.head
+    state.undo()
+    moves = [*state.repo.refs.lines("heads/main")]
+    store.delete_many(sorted(moves)[:-1])  # the line of the undo alone is young
+    state.repo.gc(grace="0")
+    state.redo()
+    assert state.head == undone
+    sound(store)
+
+
 def test_a_ref_that_came_while_gc_looked_elsewhere() -> None:
     """Without transactions a writer writes the commit, and then moves the ref. If gc puts the commit aside in
     between, it brings the commit back at once, and another writer waits for that.

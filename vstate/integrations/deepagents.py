@@ -44,9 +44,9 @@ class VstateBackend(FilesystemBackend):
 
     def delete(self, file_path: str) -> DeleteResult:
         """Delete a file or a directory, and commit."""
-        if os.path.realpath(f"{self.cwd}/{file_path}") == str(self.cwd):
-            return DeleteResult(error=f"Error deleting '{file_path}': all files are below it")
         with self._commit(f"delete {file_path}"):
+            if os.path.realpath(f"{self.cwd}/{file_path}") == str(self.cwd):
+                return DeleteResult(error=f"Error deleting '{file_path}': all files are below it")
             return super().delete(file_path)
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:

@@ -188,8 +188,9 @@ def _read_back(repo: Repository, branch: str, rows: Iterable[tuple[_Row, bool]])
     others = []
     for row, is_new in rows:
         saved = thread.find(row.ns, row.id)
-        found = saved and _in_file(saved.checkpoint, thread.pairs(saved.values))
-        if found != _in_file(row.checkpoint, row.values):
+        if saved is None or not _are_alike(
+            (saved.checkpoint, thread.pairs(saved.values)), (row.checkpoint, row.values)
+        ):
             if is_new:
                 raise CorruptObject(
                     row.id, f"branch {branch} does not hold this checkpoint as it was imported"
@@ -416,7 +417,8 @@ def _row_of(thread: Thread, thread_id: str, saved: Saved) -> tuple[Any, ...]:
 def _in_file(checkpoint: Pair, values: Mapping[str, Pair]) -> tuple[Any, dict[str, Pair]]:
     """A checkpoint and its values as they stand in a file; a form that cannot stand there stays.
 
-    SqliteSaver gives texts as versions, and LangGraph asks which of two is greater. So numbers become texts.
+    SqliteSaver gives texts as versions, and LangGraph asks which of two is greater. So whole numbers
+    become texts.
     """
     own: Any = checkpoint
     if checkpoint[0] == _FORM:
@@ -428,6 +430,17 @@ def _in_file(checkpoint: Pair, values: Mapping[str, Pair]) -> tuple[Any, dict[st
         if form in _PACKED
     }
     return own, {**values, **packed}
+
+
+def _are_alike(*found: tuple[Pair, Mapping[str, Pair]]) -> bool:
+    """Whether two checkpoints are one, or would be in a file. A damaged one is like its own bytes alone."""
+    (one, ones), (other, others) = found
+    if (one, {**ones}) == (other, {**others}):
+        return True
+    try:
+        return _in_file(one, ones) == _in_file(other, others)
+    except (ValueError, TypeError):
+        return False
 
 
 def _texts(versions: Any, depth: int = 2) -> Any:

@@ -145,7 +145,7 @@ class Connections(Pool[Any]):
 
     def _pools_of_nodes(self) -> list[Any]:
         """The pools of a client for a cluster, which its `close` leaves open."""
-        nodes = self._client.nodes_manager.nodes_cache.values() if self._address.clustered else ()
+        nodes = self._client.get_nodes() if self._address.clustered else ()
         return [node.redis_connection.connection_pool for node in nodes if node.redis_connection]
 
     def _is_known_to(self, sentinel: Any) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable
-from pkgutil import resolve_name
 from typing import Any
 
 from vstate.errors import CannotLoad, ReadOnly
@@ -87,6 +87,9 @@ class Security:
         if self.allow is not None:
             return self.allow.find(module, name)
         try:
-            return resolve_name(f"{module}:{name}")
+            found: Any = importlib.import_module(module)
+            for part in name.split("."):
+                found = getattr(found, part)
         except Exception as error:  # importing runs the module's code
             raise CannotLoad(f"{module}:{name}", f"the merge policy cannot be imported: {error}") from error
+        return found

@@ -151,15 +151,21 @@ class Marks:
             if kept is None:
                 gone.append(key)
             else:
-                # What a cut took out of the line's history may be in the trash still.
-                left = None if line.new is None else self.history.shallow().get(line.new)
-                logged += (oid for oid in kept if left is None or oid == line.new or oid in left)
+                logged += (oid for oid in kept if not self._is_cut_off(oid, line))
         self.refs = self._read_refs()
         self._extend(self.refs.values())
         self.extend_where_present(logged)
         # The oldest of each ref first: fsck compares a ref with the lines that are left, and takes an absent
         # ref whose last line is no deletion for a lost one.
         return sorted(gone)
+
+    def _is_cut_off(self, oid: ObjectId, line: ReflogEntry) -> bool:
+        """Whether a cut took this commit out of the line's history, and it is in the trash alone."""
+        left = None if line.new is None else self.history.shallow().get(line.new)
+        if left is None or line.new is None or oid in left or self._repo.objects.is_stored(oid):
+            return False
+        commit = self._repo.objects.find_commit(line.new)
+        return commit is not None and oid in commit.parent_ids
 
     def catch_up(self) -> None:
         """Walk from all commits that refs have been at since the last look.
