@@ -67,6 +67,11 @@ _LONGEST = {**dict.fromkeys(KINDS, MAX_OBJECT_BYTES), TREE: MAX_NODE_BYTES, INDE
 _COPIED = BLOB_BYTES + 1
 """A stored form of at most so many bytes is copied without its letter: a view takes longer."""
 
+SAMPLE_AFTER = 8
+SAMPLE_EVERY = 32
+"""If 8 similar objects in a row did not shrink, one in 32 is tried, until one shrinks. Similar are objects of
+one kind and of about one length: the root of a tree does not shrink where its leaves do."""
+
 NODE_CACHE = 4096
 COMMIT_CACHE = 4096
 LONGEST_CACHED = 256 * 1024
@@ -210,6 +215,8 @@ class Objects:
         """A commit, from memory if it was read or written recently."""
         self.commits: Callable[[Sequence[ObjectId]], list[Commit]] = self._commits.read_many
         """Commits in the order of their ids."""
+        self._misses: dict[tuple[Kind, int], int] = {}
+        """How many objects in a row did not shrink, by kind and by the bits of the length."""
 
     # Reading
 
@@ -406,16 +413,23 @@ class Objects:
         """The rows to write for new objects, by key. Ids do not depend on compression."""
         rows: dict[str, bytes] = {}
         compress, compress_blob = _zstd.compress_node, _zstd.compress_blob
+        misses = self._misses
         for oid, (kind, body) in objects.items():
             key, size = OBJECT_PREFIX + oid.hex(), len(body)
             if size > _LONGEST[kind]:
                 raise _too_large(kind, body)
             raw, packed = _LETTERS[kind]
             if size >= COMPRESS_FROM_BYTES:
-                shrunk = compress_blob(body) if kind is BLOB else compress(body)
-                if len(shrunk) <= min(size * 0.9, size - LEAST_SAVED):
-                    rows[key] = packed + shrunk
-                    continue
+                alike = kind, size.bit_length()
+                missed = misses.get(alike, 0)
+                if missed < SAMPLE_AFTER or missed % SAMPLE_EVERY == 0:
+                    shrunk = compress_blob(body) if kind is BLOB else compress(body)
+                    shrunk_size = len(shrunk)
+                    if shrunk_size <= size * 0.9 and shrunk_size <= size - LEAST_SAVED:
+                        misses[alike] = 0
+                        rows[key] = packed + shrunk
+                        continue
+                misses[alike] = missed + 1
             rows[key] = raw + body if type(body) is bytes else plain_form(kind, body)
         return rows
 
