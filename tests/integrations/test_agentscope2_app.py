@@ -97,7 +97,7 @@ async def until(look: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def test_a_chat_and_a_procedure_of_the_app(tmp_path: Path) -> None:
-    """An app that starts again finds its records and messages. What it deletes leaves the store."""
+    """After a restart, an app has its records and messages. What it deletes is not in the store any more."""
 
     async def begin() -> tuple[str, str, str]:
         async with app_on(tmp_path) as (_, ask):

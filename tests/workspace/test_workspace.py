@@ -661,7 +661,7 @@ def test_what_a_closed_workspace_left_is_no_loss(store: Memory, place: Path, rec
 
 
 def test_a_closed_workspace_tells_no_edits_and_makes_none(store: Memory, place: Path) -> None:
-    """It would find none, and `restore` would stage what nobody unstages."""
+    """`status` would miss the edits, and what `restore` stages would stay staged."""
     state = Versioned(store)
     put(place, {"a": b"a"})
     with Workspace(state, place) as files:

@@ -131,9 +131,10 @@ def claude_state(stored: Stored) -> Mapping[str, Any]:
 
 def claude_title(stored: Stored, before: Stored | None) -> str | None:
     """The new messages in words, after the name of the subagent, if it is one's."""
-    words = journal_title(stored, before, _ENTRIES, lambda record: claude_messages(record[1]))
-    subpath = next((subpath for subpath, _ in stored.new_records(before, _ENTRIES) or ()), "")
-    return f"{subpath}: {words}" if words and subpath else words
+    records = stored.new_records(before, _ENTRIES) or ()
+    new = [each for _, entry in records for each in claude_messages(entry)]
+    speaker = f"{records[0][0]}: " if records and records[0][0] else ""
+    return speaker + messages_in_words(new, with_role=True) if new else None
 
 
 class HarnessSteps:

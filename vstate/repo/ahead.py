@@ -6,16 +6,18 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from vstate.errors import CorruptObject, CorruptStore
+from vstate.errors import CannotLoad, CorruptObject, CorruptStore
 from vstate.kv.base import batches
 from vstate.objects import tree
 from vstate.objects.ids import ObjectId
 from vstate.objects.stream import is_single
 from vstate.repo.objects import Objects
 from vstate.spans import spanned
-from vstate.values.entry import Entry, OneBlobEntry, Reader, parse_entry
+from vstate.values.entry import PICKLE, Entry, OneBlobEntry, Reader, parse_entry
+from vstate.values.loading import is_plain
+from vstate.values.opcodes import load_only_plain
 
 FIRST_BATCH = 8
 LONGEST_BATCH = 1024
@@ -26,6 +28,10 @@ BATCH_BYTES = 4 * 1024 * 1024
 
 MOST_SKIPPED = 8
 """A reader that leaves out so many keys in a row still reads in order."""
+
+MOST_LOADED = 64
+MOST_LOADED_BYTES = 64 * 1024
+"""How many values are loaded before their keys are asked for, and how many bytes their pickles have."""
 
 _DAMAGE = (CorruptObject, CorruptStore)
 
@@ -148,14 +154,21 @@ class ItemsAhead(_ReadsInOrder):
 
 
 class EntryPrefetch(_ReadsInOrder):
-    """Finds the entries of trees, and reads their objects, as a `Reader`."""
+    """Finds the entries of trees, and reads their objects, as a `Reader`.
 
-    def __init__(self, objects: Objects) -> None:
+    If `loads` is true, pickles of plain data are loaded a few keys ahead. Any other value is loaded only when
+    its key is asked for, because loading it may run code, or fail.
+    """
+
+    def __init__(self, objects: Objects, *, loads: bool = True) -> None:
         self._reader = self._objects = objects
+        self._loads = loads
+        self._loaded = _NO_BATCH, 0
+        """A batch, and the place of the last value up to which its plain data was loaded."""
 
     def drop(self) -> None:
         """Keep nothing in memory."""
-        self.batch, self._expected = _NO_BATCH, (None, (), 0)
+        self.batch, self._expected, self._loaded = _NO_BATCH, (None, (), 0), (_NO_BATCH, 0)
 
     def _items_from(self, root: ObjectId | None, key: str, count: int) -> Sequence[Item]:
         return list(islice(tree.scan(self._objects.nodes, root, start=key), count))
@@ -192,3 +205,30 @@ class EntryPrefetch(_ReadsInOrder):
                 if not items:
                     break
                 begin = end
+
+    def following(self, root: ObjectId | None, key: str) -> list[tuple[str, Any, OneBlobEntry]]:
+        """If this key was read ahead: the next keys of its batch with plain data, the values, the entries."""
+        batch = self.batch
+        place = batch.places.get(key)
+        if place is None or batch.root != root or not self._loads:
+            return []
+        loaded, last = self._loaded
+        if loaded is batch and place < last:
+            return []
+        found: list[tuple[str, Any, OneBlobEntry]] = []
+        left = MOST_LOADED_BYTES
+        last = place
+        some = slice(place + 1, place + 1 + MOST_LOADED)
+        for following, entry in zip(batch.keys[some], batch.entries[some], strict=True):
+            left -= entry.size
+            if left < 0:
+                break
+            last += 1
+            body = batch.bodies.get(entry.id) if isinstance(entry, OneBlobEntry) else None
+            if type(body) is bytes and len(body) == entry.size and entry.codec == PICKLE and is_plain(body):
+                try:
+                    found.append((following, load_only_plain(body), entry))  # type: ignore[arg-type]  # a Short
+                except CannotLoad:  # the read of that key tells
+                    continue
+        self._loaded = batch, last
+        return found

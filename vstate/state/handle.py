@@ -61,7 +61,7 @@ from vstate.state.slots import (
 )
 from vstate.state.tracking import CONTAINERS, IMMUTABLE, is_immutable
 from vstate.state.turns import OVER, end, is_live
-from vstate.values.entry import SHORT_PLAIN, OneBlobEntry, decode_value, encode_unchecked
+from vstate.values.entry import ONE_BLOB, SHORT_PLAIN, OneBlobEntry, decode_value, encode_unchecked
 from vstate.values.inspection import describe
 from vstate.values.pickle_errors import own_error
 from vstate.values.same_value import copies_are_alike
@@ -96,7 +96,7 @@ class Handle(StateHandle):
             repo.require_trusted(commit)
         table = SlotTable()
         self.at = Position(table.cache, table, commit, head.branch)
-        self.ahead = EntryPrefetch(repo.objects)
+        self.ahead = EntryPrefetch(repo.objects, loads=repo.security.allow is None)
         self.operation = OVER
         self._comparing = OVER
         renew_in_child(self, Handle.renew)
@@ -266,6 +266,8 @@ class Handle(StateHandle):
                     root = None if at.head is None else at.head.root
                     try:
                         slot = self._read(table, root, key, slot or UNTOUCHED)
+                        if key in self.ahead.batch.places and at.settled:
+                            self._hold_following(table, self.ahead.following(root, key))
                     except CorruptObject:
                         self.require_base()
                         raise
@@ -314,6 +316,19 @@ class Handle(StateHandle):
         if slot.wanted is not UNASKED:
             return slot.replaced(value=value, fixed=fixed, base=base)
         return Slot(value, fixed, False, base, None if found is None else found.at)
+
+    def _hold_following(self, table: SlotTable, found: Iterable[tuple[str, Any, OneBlobEntry]]) -> None:
+        """Put values into the table that were loaded ahead, as if they had been read."""
+        for key, value, entry in found:
+            size = entry.size + KEEP_BYTES_EACH
+            fixed = type(value) not in CONTAINERS and is_immutable(value)
+            base = Base(entry.raw, ONE_BLOB, entry.size, True, NO_ENTRIES, None, entry.size <= SHORT_PLAIN)
+            slot = Slot(value, fixed, False, None if fixed else base)
+            if key not in table.cache and table.put(key, None, slot, True):
+                if fixed:
+                    table.idle += size
+                else:
+                    table.read += size
 
     def _entry_now(self, value: Any, chunks: tuple[Chunks | None, ...]) -> frozenset[bytes]:
         """The entry of a value as it is; none if the value loads, and does not pickle again."""

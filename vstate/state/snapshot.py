@@ -33,7 +33,7 @@ class Snapshot(ReadableState):
         self._values: dict[str, Any] = {}
         self._left = KEEP_BYTES
         """The bytes of values that it may still keep."""
-        self._ahead = EntryPrefetch(repo.objects)
+        self._ahead = EntryPrefetch(repo.objects, loads=repo.security.allow is None)
 
     @property
     def commit(self) -> Commit:
@@ -56,6 +56,9 @@ class Snapshot(ReadableState):
                 found = decode_value(entry, self._ahead, allow=self._repo.security.allow, key=key)
                 value = self._values.setdefault(key, found.value)
                 left = self._left - entry.size - KEEP_BYTES_EACH
+                for following, loaded, short in self._ahead.following(self._commit.root, key):
+                    self._values.setdefault(following, loaded)
+                    left -= short.size + KEEP_BYTES_EACH
                 if left < 0:
                     self._values, left = {}, KEEP_BYTES
                 self._left = left

@@ -161,8 +161,9 @@ class Marks:
 
     def _is_cut_off(self, oid: ObjectId, line: ReflogEntry) -> bool:
         """Whether a cut took this commit out of the line's history, and it is in the trash alone."""
-        left = None if line.new is None else self.history.shallow().get(line.new)
-        if left is None or line.new is None or oid in left or self._repo.objects.is_stored(oid):
+        if line.new is None or (left := self.history.shallow().get(line.new)) is None:
+            return False
+        if oid in left or self._repo.objects.is_stored(oid):
             return False
         commit = self._repo.objects.find_commit(line.new)
         return commit is not None and oid in commit.parent_ids
