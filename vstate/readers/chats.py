@@ -131,10 +131,10 @@ def claude_state(stored: Stored) -> Mapping[str, Any]:
 
 def claude_title(stored: Stored, before: Stored | None) -> str | None:
     """The new messages in words, after the name of the subagent, if it is one's."""
-    records = stored.new_records(before, _ENTRIES) or ()
+    records = stored.new_records(before, _ENTRIES) or []
     new = [each for _, entry in records for each in claude_messages(entry)]
-    speaker = f"{records[0][0]}: " if records and records[0][0] else ""
-    return speaker + messages_in_words(new, with_role=True) if new else None
+    words = messages_in_words(new, with_role=True)
+    return f"{records[0][0]}: {words}" if words and records[0][0] else words
 
 
 class HarnessSteps:
