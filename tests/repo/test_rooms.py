@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from vstate.kv.disk import Disk
 from vstate.kv.memory import Memory
 from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT
+from vstate.repo import rooms
 from vstate.repo.clone import clone
 from vstate.repo.exchange.transfer import Transfer
 from vstate.repo.names.refs import HEADS
@@ -534,14 +536,19 @@ def test_a_commit_that_no_ref_leads_to_is_found(tmp_path: Path) -> None:
         assert target.fsck().ok
 
 
-def test_the_numbers_of_new_rooms_ascend() -> None:
+def test_the_numbers_of_new_rooms_ascend(monkeypatch: pytest.MonkeyPatch) -> None:
     """Later rooms lie behind earlier ones, so their rows are not scattered over the store.
 
-    Those of one millisecond differ by 20 random bits. Two that are equal share a room, as copies do.
+    Those of one millisecond differ by all 20 bits that are drawn.
     """
-    numbers = [new_room() for _ in range(100)]
+    drawn = random.Random(1).sample(range(1 << 20), 100)
+    draws = iter(drawn)
+    system = SimpleNamespace(urandom=lambda size: (next(draws) << 4).to_bytes(size, "big"))
+    monkeypatch.setattr(rooms, "os", system)
+    numbers = [new_room() for _ in drawn]
     assert [number >> 20 for number in numbers] == sorted(number >> 20 for number in numbers)
-    assert len(set(numbers)) > 97
+    assert [number % (1 << 20) for number in numbers] == drawn
+    assert len(set(numbers)) == 100
 
 
 def steps(repo: Repository, rng: random.Random, room: bool) -> None:
